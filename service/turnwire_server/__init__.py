@@ -1,0 +1,1 @@
+"""The Turnwire server: sessions over persistent connections."""

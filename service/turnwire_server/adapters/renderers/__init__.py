@@ -1,0 +1,1 @@
+"""Prompt formats: tokenizers, templates and output parsers."""

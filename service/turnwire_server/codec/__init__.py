@@ -1,0 +1,1 @@
+"""The edge: public JSON shapes, SSE framing and the error-mapping table."""

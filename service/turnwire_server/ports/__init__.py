@@ -1,0 +1,1 @@
+"""What the runtime needs from the outside: protocols and value types."""

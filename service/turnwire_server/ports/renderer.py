@@ -1,0 +1,142 @@
+"""The renderer port: items to token ids, and sampled ids back to what the model said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from turnwire.v1 import item_pb2
+from turnwire_server.ports.engine import Constraint, FinishReason
+from turnwire_server.session.output import OutputPiece
+from turnwire_server.session.tokens import TokenIds
+from turnwire_server.session.tools import NO_TOOLS, ToolSet
+
+__all__ = [
+    "OutputParser",
+    "Prompt",
+    "RenderFailure",
+    "RenderRequest",
+    "Rendered",
+    "Renderer",
+    "RerenderReason",
+    "ToolForce",
+]
+
+RerenderReason = Literal["", "first", "instructions", "tools", "model", "template", "store"]
+"""Why more than the new items were rendered: "" it was not; `first`: nothing was there yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """The ids an engine has seen for a conversation: rendered prompt plus sampled ids.
+
+    Never rendered again: a child starts from these ids.
+    """
+
+    fingerprint: str
+    """Of model, tokenizer, template, instructions and tools: ids are valid under it alone."""
+    ids: TokenIds
+    head_length: int
+    """Ids of the head (instructions and tools), at the front of `ids`."""
+    tail: tuple[int, ...] = ()
+    """Ids that close the last assistant turn and go before the next items ("" if none)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolForce:
+    """A tool call that this turn must begin with."""
+
+    tool_names: tuple[str, ...]
+    """Qualified names of the tools allowed, in order; never empty."""
+    parallel: bool = False
+    """Whether more calls may follow the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class RenderRequest:
+    """One turn to render."""
+
+    new_items: Sequence[item_pb2.Item]
+    """Items that no engine has seen yet, in order."""
+    history: Callable[[], Sequence[item_pb2.Item]]
+    """All earlier items, oldest first: called only when `previous` cannot be continued."""
+    previous: Prompt | None = None
+    """The parent's prompt, None for a new conversation or when only its items are known."""
+    instructions: str = ""
+    tools: ToolSet = NO_TOOLS
+    force: ToolForce | None = None
+    """Set when the model must call a tool."""
+    text_format: Constraint | None = None
+    """Set when the answer's text must match it (`text.format`)."""
+    generate: bool = True
+    """False for a warm-up: the ids end where the next items go, without a generation prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A prompt, ready for an engine."""
+
+    prompt: Prompt
+    """Its `ids` are what the engine gets (generation prompt included)."""
+    rendered_tokens: int
+    """Tokens that this turn tokenized; the rest came from `previous`."""
+    rerender_reason: RerenderReason
+    constraint: Constraint | None = None
+    """What the engine must enforce, as the renderer wants it (for a forced call or a format)."""
+    opening: str = ""
+    """Text already in the prompt that belongs to the output (e.g. the opener of a forced call)."""
+
+
+class RenderFailure(Exception):
+    """The template refused the conversation. `str()` is safe to show: it has no content in it."""
+
+
+class OutputParser(Protocol):
+    """Reads one turn's sampled ids. Detokenizes incrementally: text never retreats."""
+
+    def feed(self, ids: Sequence[int]) -> Sequence[OutputPiece]:
+        """Return what `ids` add. May hold back text that could be the start of markup."""
+        ...
+
+    def finish(self, reason: FinishReason) -> Sequence[OutputPiece]:
+        """Return what was held back. Called once, after the last `feed`.
+
+        A character cut in the middle becomes one U+FFFD. A call that is open and not
+        complete gets no `CallEnded`.
+        """
+        ...
+
+
+class Renderer(Protocol):
+    """Prompt format of one model."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of model, tokenizer and template."""
+        ...
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """Ids that end an assistant turn."""
+        ...
+
+    def render(self, request: RenderRequest) -> Rendered:
+        """Render one turn. Work is proportional to the new items unless the head changed.
+
+        Raises:
+            RenderFailure: the items cannot be rendered by this template.
+        """
+        ...
+
+    def parser(self, request: RenderRequest, rendered: Rendered) -> OutputParser:
+        """Return a parser for the output of this turn."""
+        ...
+
+    def sampled(self, rendered: Rendered, ids: Sequence[int], finish: FinishReason) -> Prompt:
+        """Return the prompt of the conversation after the model sampled `ids`."""
+        ...
+
+    def count(self, text: str) -> int:
+        """Return how many tokens `text` is."""
+        ...

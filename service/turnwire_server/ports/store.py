@@ -1,0 +1,49 @@
+"""The store port: responses that outlive their session."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from turnwire_server.ports.renderer import Prompt
+
+__all__ = ["ResponseStore", "StoredResponse"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResponse:
+    """A response and what it takes to continue it."""
+
+    response_id: str
+    tenant: str
+    response: bytes
+    """The serialized `turnwire.v1.Response`."""
+    input_items: tuple[bytes, ...]
+    """Serialized items that this response was given (its own input only), oldest first."""
+    context_items: tuple[bytes, ...]
+    """Serialized items of the whole conversation, this response's output included."""
+    prompt: Prompt | None
+    """Token ids and fingerprint, None when they were not kept."""
+    created_at: int
+    expires_at: int
+    """Unix seconds; after it the response is not found."""
+
+
+class ResponseStore(Protocol):
+    """Keeps responses with `store` != false. Every call names the tenant; others see nothing."""
+
+    async def put(self, record: StoredResponse) -> None:
+        """Keep `record`; when this returns, `get` finds it."""
+        ...
+
+    async def get(self, response_id: str, *, tenant: str) -> StoredResponse | None:
+        """Return the record, or None when unknown, expired, deleted or another tenant's."""
+        ...
+
+    async def delete(self, response_id: str, *, tenant: str) -> bool:
+        """Forget the record; return whether there was one."""
+        ...
+
+    async def close(self) -> None:
+        """Give everything back. Idempotent."""
+        ...

@@ -1,0 +1,1 @@
+"""The core: rules, lanes, cache, conversation, event assembly. Pure and synchronous."""

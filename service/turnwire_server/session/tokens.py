@@ -1,0 +1,77 @@
+"""Token ids as immutable views over one growing buffer.
+
+A conversation's ids only ever grow at the end, and every turn keeps a view of a
+longer prefix of the same buffer. Extending the newest view appends in place, so a
+turn costs what is new; extending an older view (a fork) copies once.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from typing import overload
+
+__all__ = ["TokenIds"]
+
+
+class TokenIds(Sequence[int]):
+    """An immutable sequence of token ids, 4 bytes each, that shares structure."""
+
+    __slots__ = ("_buffer", "_length")
+
+    def __init__(self, ids: Iterable[int] = ()) -> None:
+        """Copy `ids` (each 0 <= id < 2**32) into a buffer of its own."""
+        self._buffer = array("I", ids)
+        self._length = len(self._buffer)
+
+    @classmethod
+    def _view(cls, buffer: array[int], length: int) -> TokenIds:
+        view = cls.__new__(cls)
+        view._buffer = buffer
+        view._length = length
+        return view
+
+    def extended(self, ids: Iterable[int]) -> TokenIds:
+        """Return these ids followed by `ids`; this view stays as it is."""
+        buffer = self._buffer
+        if len(buffer) != self._length:  # a longer view exists: this is a fork
+            buffer = buffer[: self._length]
+        buffer.extend(ids)
+        return TokenIds._view(buffer, len(buffer))
+
+    def shares_buffer_with(self, other: TokenIds) -> bool:
+        """Return whether the shorter of the two is a prefix of the longer by construction."""
+        return self._buffer is other._buffer
+
+    def as_array(self, start: int = 0, stop: int | None = None) -> array[int]:
+        """Return a flat copy of `ids[start:stop]`."""
+        return self._buffer[start : self._length if stop is None else min(stop, self._length)]
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> array[int]: ...
+    def __getitem__(self, index: int | slice) -> int | array[int]:
+        if isinstance(index, slice):
+            return self._buffer[slice(*index.indices(self._length))]
+        if not -self._length <= index < self._length:
+            raise IndexError(index)
+        return self._buffer[index if index >= 0 else index + self._length]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.as_array())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TokenIds):
+            return NotImplemented
+        if self._length != other._length:
+            return False
+        return self._buffer is other._buffer or self.as_array() == other.as_array()
+
+    __hash__ = None  # type: ignore[assignment]  # compared by content; too long to hash
+
+    def __repr__(self) -> str:
+        return f"TokenIds(<{self._length} ids>)"

@@ -1,0 +1,1 @@
+"""Thin wires: gRPC, WebSocket, HTTP."""
