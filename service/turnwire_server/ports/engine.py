@@ -63,7 +63,7 @@ class TurnOutline:
     last_user_text: str = ""
     """Text of the last user message, cut to 4,096 characters."""
     script: str = ""
-    """Value of the create's `metadata["turnwire.sim"]`, "" when absent: a script by name or text."""
+    """Value of the create's `metadata["turnwire.sim"]`, "" when absent: a script's name or text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 from turnwire.v1 import item_pb2
 from turnwire_server.ports.engine import Constraint, FinishReason
 from turnwire_server.session.output import OutputPiece
-from turnwire_server.session.tokens import TokenIds
+from turnwire_server.session.prompt import Prompt
 from turnwire_server.session.tools import NO_TOOLS, ToolSet
 
 __all__ = [
@@ -25,22 +25,6 @@ __all__ = [
 
 RerenderReason = Literal["", "first", "instructions", "tools", "model", "template", "store"]
 """Why more than the new items were rendered: "" it was not; `first`: nothing was there yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """The ids an engine has seen for a conversation: rendered prompt plus sampled ids.
-
-    Never rendered again: a child starts from these ids.
-    """
-
-    fingerprint: str
-    """Of model, tokenizer, template, instructions and tools: ids are valid under it alone."""
-    ids: TokenIds
-    head_length: int
-    """Ids of the head (instructions and tools), at the front of `ids`."""
-    tail: tuple[int, ...] = ()
-    """Ids that close the last assistant turn and go before the next items ("" if none)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +81,11 @@ class OutputParser(Protocol):
 
     def feed(self, ids: Sequence[int]) -> Sequence[OutputPiece]:
         """Return what `ids` add. May hold back text that could be the start of markup."""
+        ...
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing that could follow matters, so that the engine may be stopped."""
         ...
 
     def finish(self, reason: FinishReason) -> Sequence[OutputPiece]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from turnwire_server.ports.renderer import Prompt
+from turnwire_server.session.conversation import Conversation
+from turnwire_server.session.prompt import Prompt
 
 __all__ = ["ResponseStore", "StoredResponse"]
 
@@ -20,8 +21,8 @@ class StoredResponse:
     """The serialized `turnwire.v1.Response`."""
     input_items: tuple[bytes, ...]
     """Serialized items that this response was given (its own input only), oldest first."""
-    context_items: tuple[bytes, ...]
-    """Serialized items of the whole conversation, this response's output included."""
+    conversation: Conversation
+    """The whole conversation, this response's output included."""
     prompt: Prompt | None
     """Token ids and fingerprint, None when they were not kept."""
     created_at: int

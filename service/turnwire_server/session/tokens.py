@@ -7,6 +7,7 @@ turn costs what is new; extending an older view (a fork) copies once.
 
 from __future__ import annotations
 
+import weakref
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import overload
@@ -42,6 +43,14 @@ class TokenIds(Sequence[int]):
     def shares_buffer_with(self, other: TokenIds) -> bool:
         """Return whether the shorter of the two is a prefix of the longer by construction."""
         return self._buffer is other._buffer
+
+    def buffer_reference(self) -> weakref.ref[array[int]]:
+        """Return a reference to the buffer: the same object for every view of it.
+
+        A cache that holds it can tell later, by identity, that a view grew from one it has
+        seen, and keeps no ids alive.
+        """
+        return weakref.ref(self._buffer)
 
     def as_array(self, start: int = 0, stop: int | None = None) -> array[int]:
         """Return a flat copy of `ids[start:stop]`."""

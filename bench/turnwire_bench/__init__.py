@@ -1,0 +1,1 @@
+"""The transport benchmark: what a turn costs on each wire."""

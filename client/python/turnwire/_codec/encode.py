@@ -1,0 +1,202 @@
+"""Messages to the public JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any
+
+import orjson
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+from turnwire._codec import options
+from turnwire.v1 import annotations_pb2
+
+__all__ = ["Encode", "dumps", "to_value"]
+
+Encode = Callable[[Any], Any]
+"""From what protobuf holds to what JSON shows."""
+
+_compiled: dict[tuple[Descriptor, str], Encode] = {}
+_compiling: set[tuple[Descriptor, str]] = set()
+
+
+def to_value(message: Message) -> Any:
+    """Return the public JSON value of a message.
+
+    Args:
+        message: Any message of `turnwire.v1`. JSON text inside it must be JSON: what comes from
+            a peer over gRPC passes `verify` first.
+
+    Returns:
+        A new dict, list or string, or None for a union without a value. Members that hold JSON
+        text are `orjson.Fragment`, so that schemas and arguments are not parsed again.
+
+    Raises:
+        ValueError: An envelope without an event.
+    """
+    return _encoder(options.descriptor_of(message), "")(message)
+
+
+def dumps(message: Message) -> bytes:
+    """Return the public JSON of a message, in UTF-8 without white space.
+
+    Raises:
+        ValueError: An envelope without an event.
+    """
+    return orjson.dumps(_encoder(options.descriptor_of(message), "")(message))
+
+
+def _encoder(descriptor: Descriptor, public_type: str) -> Encode:
+    """Return the encoder of a message type, compiled at its first use.
+
+    Args:
+        descriptor: The message type.
+        public_type: `type` of the object when the message is an arm of a union, else "".
+    """
+    key = (descriptor, public_type)
+    encode = _compiled.get(key)
+    if encode is not None:
+        return encode
+    if key in _compiling:  # A type inside itself, such as the tools of a namespace.
+        return lambda message: _compiled[key](message)
+    _compiling.add(key)
+    try:
+        encode = _compile(descriptor, public_type)
+    finally:
+        _compiling.discard(key)
+    _compiled[key] = encode
+    return encode
+
+
+def _compile(descriptor: Descriptor, public_type: str) -> Encode:
+    if descriptor.full_name == options.TIMESTAMP:
+        return attrgetter("seconds")
+    shape = options.shape(descriptor)
+    if shape == annotations_pb2.SHAPE_UNION:
+        return _union(descriptor)
+    if shape == annotations_pb2.SHAPE_LIST:
+        return _list(descriptor)
+    if shape == annotations_pb2.SHAPE_ENVELOPE:
+        return _envelope(descriptor)
+    return _object(descriptor, public_type)
+
+
+def _object(descriptor: Descriptor, public_type: str) -> Encode:
+    # The template has what is there even when the message is empty; protobuf itself then walks
+    # the fields that are set, which is one call instead of two for every field.
+    template: dict[str, Any] = {"type": public_type} if public_type else {}
+    empties: list[tuple[str, Callable[[], Any]]] = []
+    members: dict[FieldDescriptor, tuple[str, Encode | None]] = {}
+    extra = ""
+    for field in descriptor.fields:
+        if options.is_extra(field):
+            extra = field.name
+            continue
+        if options.is_wire_only(field):
+            continue
+        name = options.public_name(field)
+        members[field] = (name, _member(field))
+        if field.is_repeated:
+            if options.is_always(field):
+                template[name] = None
+                empties.append((name, dict if options.is_map(field) else list))
+        elif options.is_always(field):
+            template[name] = None
+        elif not field.has_presence:
+            has_zero = not options.is_enum(field) and not options.is_json_text(field)
+            template[name] = field.default_value if has_zero else None
+
+    def encode(message: Message) -> dict[str, Any]:
+        out = template.copy()
+        for name, make in empties:
+            out[name] = make()
+        for field, value in message.ListFields():
+            member = members.get(field)
+            if member is not None:
+                name, convert = member
+                out[name] = value if convert is None else convert(value)
+        return out
+
+    if not extra:
+        return encode
+
+    def encode_with_extra(message: Message) -> dict[str, Any]:
+        out = encode(message)
+        text = getattr(message, extra)
+        if text:
+            for name, value in orjson.loads(text).items():
+                out.setdefault(name, value)
+        return out
+
+    return encode_with_extra
+
+
+def _member(field: FieldDescriptor) -> Encode | None:
+    """Return the encoder of a field's value, None when JSON shows the value as it is."""
+    if options.is_map(field):
+        return dict
+    element = _element(field)
+    if not field.is_repeated:
+        return element
+    if element is None:
+        return list
+    return lambda values: [element(value) for value in values]
+
+
+def _element(field: FieldDescriptor) -> Encode | None:
+    if options.is_json_text(field):
+        return _fragment
+    if options.is_enum(field):
+        return options.enum_names(field).get
+    if field.message_type is not None:
+        return _encoder(field.message_type, options.public_type(field))
+    return None
+
+
+def _fragment(text: str) -> orjson.Fragment | None:
+    return orjson.Fragment(text) if text else None
+
+
+def _union(descriptor: Descriptor) -> Encode:
+    arms = {field: _element(field) for field in options.arms_of(descriptor)}
+
+    def encode(message: Message) -> Any:
+        fields = message.ListFields()
+        if not fields:
+            return None
+        field, value = fields[0]
+        convert = arms[field]
+        return value if convert is None else convert(value)
+
+    return encode
+
+
+def _list(descriptor: Descriptor) -> Encode:
+    field = options.only_field(descriptor)
+    name = field.name
+    element = _encoder(options.message_type_of(field), "")
+    return lambda message: [element(value) for value in getattr(message, name)]
+
+
+def _envelope(descriptor: Descriptor) -> Encode:
+    arms = {
+        field: (options.public_type(field), _encoder(options.message_type_of(field), ""))
+        for field in options.arms_of(descriptor)
+    }
+
+    def encode(message: Message) -> dict[str, Any]:
+        head: dict[str, Any] = {}
+        event: dict[str, Any] | None = None
+        for field, value in message.ListFields():
+            arm = arms.get(field)
+            if arm is None:
+                head[field.name] = value
+            else:
+                head["type"], event = arm[0], arm[1](value)
+        if event is None:
+            raise ValueError(f"{descriptor.full_name} without an event")
+        return {"type": head.pop("type"), **head, **event}
+
+    return encode

@@ -1,0 +1,123 @@
+"""Check of the JSON text inside messages that did not come as JSON.
+
+A codec that meets `"{"` in a field of JSON text would write broken JSON to another peer, so
+whoever takes a message from gRPC checks it once, at the edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import orjson
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+from turnwire._codec import options
+from turnwire._codec.errors import DecodeError
+from turnwire.v1 import annotations_pb2
+
+__all__ = ["verify"]
+
+_Check = Callable[[Any], None]
+
+_MAX_REMEMBERED_CHARS = 8_192
+_MAX_REMEMBERED = 1_024
+
+_compiled: dict[Descriptor, dict[FieldDescriptor, _Check]] = {}
+
+
+def verify(message: Message) -> None:
+    """Check that every field of JSON text in `message` holds JSON.
+
+    Args:
+        message: Any message of `turnwire.v1`.
+
+    Raises:
+        DecodeError: One does not; `path` is the member's in the public JSON.
+    """
+    checks = _checks(options.descriptor_of(message))
+    for field, value in message.ListFields():
+        check = checks.get(field)
+        if check is not None:
+            check(value)
+
+
+def _checks(descriptor: Descriptor) -> dict[FieldDescriptor, _Check]:
+    """Return the checks of a message type, compiled at its first use."""
+    checks = _compiled.get(descriptor)
+    if checks is None:
+        checks = _compiled[descriptor] = {}  # Known before it is filled: types contain themselves.
+        checks |= {
+            field: _named(field, check)
+            for field in descriptor.fields
+            if (check := _check(field)) is not None
+        }
+    return checks
+
+
+def _check(field: FieldDescriptor) -> _Check | None:
+    if options.is_extra(field):
+        return _object_text
+    if options.is_json_text(field):
+        element: _Check = _text
+    elif field.message_type is not None and not options.is_map(field):
+        element = verify
+    else:
+        return None
+    return _each(element) if field.is_repeated else element
+
+
+def _each(element: _Check) -> _Check:
+    def check(values: Any) -> None:
+        for index, value in enumerate(values):
+            try:
+                element(value)
+            except DecodeError as error:
+                raise error.within(index) from None
+
+    return check
+
+
+def _named(field: FieldDescriptor, check: _Check) -> _Check:
+    """Return `check` with the field's member in the path of its errors."""
+    owner = field.containing_type
+    is_object = owner is None or options.shape(owner) == annotations_pb2.SHAPE_OBJECT
+    if not is_object or options.is_extra(field):
+        return check  # An arm is the object itself, and so are the members of `extra_json`.
+    name = options.public_name(field)
+
+    def check_named(value: Any) -> None:
+        try:
+            check(value)
+        except DecodeError as error:
+            raise error.within(name) from None
+
+    return check_named
+
+
+def _text(text: str) -> None:
+    if not (_is_json if len(text) <= _MAX_REMEMBERED_CHARS else _parses)(text):
+        raise DecodeError("json", "is not JSON text")
+
+
+def _object_text(text: str) -> None:
+    try:
+        is_object = isinstance(orjson.loads(text), dict)
+    except orjson.JSONDecodeError:
+        is_object = False
+    if not is_object:
+        raise DecodeError("json", "has an `extra_json` that is not the JSON text of an object")
+
+
+def _parses(text: str) -> bool:
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return False
+    return True
+
+
+_is_json = lru_cache(_MAX_REMEMBERED)(_parses)
+"""Remembers: clients send the same tools with every turn."""

@@ -1,0 +1,173 @@
+"""From Python arguments to a create."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias, TypedDict, TypeVar
+
+from google.protobuf.message import Message
+
+from turnwire import _codec
+from turnwire._json import JSONValue
+from turnwire._tools import Tool
+from turnwire.v1.client_event_pb2 import Input, ResponseCreate
+from turnwire.v1.item_pb2 import Item
+from turnwire.v1.tool_pb2 import Tool as ToolMessage
+
+__all__ = [
+    "CreateOptions",
+    "InputItem",
+    "RequestInput",
+    "RunOptions",
+    "ToolChoice",
+    "ToolDefinition",
+    "build_create",
+    "build_input",
+    "build_items",
+]
+
+InputItem: TypeAlias = Mapping[str, JSONValue] | Item
+"""An item: as in the public JSON, or as a message, for example out of an earlier response."""
+
+RequestInput: TypeAlias = str | Sequence[InputItem]
+"""One user message, or items, oldest first."""
+
+MessageT = TypeVar("MessageT", bound=Message)
+
+ToolDefinition: TypeAlias = Tool | Mapping[str, JSONValue]
+"""A tool made by `turnwire.tool`, or the public JSON of any tool."""
+
+ToolChoice: TypeAlias = str | Mapping[str, JSONValue]
+"""A mode, or the public JSON of a choice."""
+
+
+class RunOptions(TypedDict, total=False):
+    """Settings of a turn; the names and meanings are the public API's.
+
+    A value of None is the same as leaving it out.
+    """
+
+    model: str | None
+    """Name of the model; the session's when left out."""
+    instructions: str | None
+    """What the model is told before everything else."""
+    parallel_tool_calls: bool | None
+    """Whether several tools may be called at once; default true."""
+    store: bool | None
+    """Whether the response can be continued from anywhere later; default true."""
+    include: Sequence[str] | None
+    """Extras, for example `turnwire.timing`."""
+    metadata: Mapping[str, str] | None
+    """Up to 16 pairs; keys up to 64 characters, values up to 512."""
+    max_output_tokens: int | None
+    """Most tokens to generate."""
+    temperature: float | None
+    """0 to 2; default 1."""
+    top_p: float | None
+    """0 to 1; default 1."""
+    top_logprobs: int | None
+    """Alternatives per token, 0 to 20."""
+    presence_penalty: float | None
+    """-2 to 2; default 0."""
+    frequency_penalty: float | None
+    """-2 to 2; default 0."""
+    reasoning: Mapping[str, JSONValue] | None
+    """For example `{"effort": "low"}`."""
+    text: Mapping[str, JSONValue] | None
+    """For example `{"format": {"type": "json_schema", "name": …, "schema": …}}`."""
+    truncation: str | None
+    """`disabled` (default) or `auto`."""
+    context_management: Sequence[Mapping[str, JSONValue]] | None
+    """For example `[{"type": "compaction", "compact_threshold": 50000}]`."""
+    prompt_cache_key: str | None
+    """Key for cache affinity."""
+    safety_identifier: str | None
+    """Your id of your user, for safety checks."""
+    service_tier: str | None
+    """For example `auto` or `priority`."""
+
+
+class CreateOptions(RunOptions, total=False):
+    """Settings of a turn, with its tools.
+
+    Nothing but the conversation is inherited from the parent: `instructions` and `tools` are sent
+    again with each turn.
+    """
+
+    tools: Sequence[ToolDefinition] | None
+    """The tools of this turn."""
+    tool_choice: ToolChoice | None
+    """`auto` (default), `none`, `required`, or for example `{"type": "function", "name": …}`."""
+
+
+def build_items(items: Sequence[InputItem]) -> list[Item]:
+    """Return `items` as messages.
+
+    Raises:
+        ValueError: One is not an item; says which member.
+    """
+    return [
+        item if isinstance(item, Item) else _parse(Item, item, f"input[{position}]")
+        for position, item in enumerate(items)
+    ]
+
+
+def build_input(value: RequestInput) -> Input:
+    """Return an input as a message; raises as `build_items` does."""
+    if isinstance(value, str):
+        return Input(text=value)
+    built = Input()
+    built.items.items.extend(build_items(value))
+    built.items.SetInParent()
+    return built
+
+
+def build_create(
+    value: RequestInput | None,
+    options: CreateOptions,
+    *,
+    model: str | None,
+    previous_response_id: str | None = None,
+    generate: bool | None = None,
+) -> ResponseCreate:
+    """Return the create for Python arguments.
+
+    Args:
+        value: The input, or None for none.
+        options: The rest of the body.
+        model: The model when `options` names none.
+        previous_response_id: The parent.
+        generate: False for a warm-up.
+
+    Raises:
+        ValueError: A value has no place in a create; says which member.
+    """
+    body = {name: given for name, given in options.items() if given is not None}
+    tools = body.pop("tools", None)
+    create = _parse(ResponseCreate, body, "")
+    if tools is not None:
+        if not isinstance(tools, Sequence) or isinstance(tools, (str, bytes)):
+            raise ValueError("tools: a list of tools is needed")
+        create.tools.extend(
+            definition.message
+            if isinstance(definition, Tool)
+            else _parse(ToolMessage, definition, f"tools[{position}]")
+            for position, definition in enumerate(tools)
+        )
+    if not create.HasField("model") and model is not None:
+        create.model = model
+    if value is not None:
+        create.input.CopyFrom(build_input(value))
+    if previous_response_id is not None:
+        create.previous_response_id = previous_response_id
+    if generate is not None:
+        create.generate = generate
+    return create
+
+
+def _parse(kind: type[MessageT], value: object, where: str) -> MessageT:
+    try:
+        return _codec.parse(kind, value)
+    except _codec.DecodeError as error:
+        path = f"{where}.{error.path}" if where and error.path else where or error.path
+        raise ValueError(f"{path}: {error.problem}") from None

@@ -1,0 +1,1 @@
+"""Generated messages and gRPC stubs of the package `turnwire.v1`; made by scripts/generate."""

@@ -1,0 +1,77 @@
+"""A response store in this process's memory, bounded in bytes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from turnwire_server.ports.store import StoredResponse
+
+__all__ = ["MemoryResponseStore", "MemoryStoreSettings"]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryStoreSettings:
+    """Bounds of the store."""
+
+    max_bytes: int = 1 << 30
+    """Bytes of responses and of their own items; beyond it the oldest are forgotten."""
+
+
+def _size(record: StoredResponse) -> int:
+    # A conversation shares all but its newest nodes with its parent's: count what is new, twice
+    # for the input (once in the list, once in the conversation), and the ids as they are shared.
+    own = sum(map(len, record.input_items))
+    return len(record.response) * 2 + own * 2 + 512
+
+
+class MemoryResponseStore:
+    """`ports.ResponseStore` that lives and dies with the process. Never blocks."""
+
+    def __init__(self, settings: MemoryStoreSettings, *, wall: Callable[[], int]) -> None:
+        """Make an empty store.
+
+        Args:
+            settings: Its bounds.
+            wall: Returns Unix seconds, for expiry.
+        """
+        self._settings = settings
+        self._wall = wall
+        self._records: OrderedDict[str, StoredResponse] = OrderedDict()
+        self._bytes = 0
+
+    async def put(self, record: StoredResponse) -> None:
+        """Keep `record`; the oldest go when there is no room."""
+        self._drop(record.response_id)
+        self._records[record.response_id] = record
+        self._bytes += _size(record)
+        while self._bytes > self._settings.max_bytes and len(self._records) > 1:
+            self._drop(next(iter(self._records)))
+
+    async def get(self, response_id: str, *, tenant: str) -> StoredResponse | None:
+        """Return the record, or None."""
+        record = self._records.get(response_id)
+        if record is None or record.tenant != tenant:
+            return None
+        if record.expires_at <= self._wall():
+            self._drop(response_id)
+            return None
+        return record
+
+    async def delete(self, response_id: str, *, tenant: str) -> bool:
+        """Forget the record."""
+        if await self.get(response_id, tenant=tenant) is None:
+            return False
+        self._drop(response_id)
+        return True
+
+    async def close(self) -> None:
+        """Forget everything."""
+        self._records.clear()
+        self._bytes = 0
+
+    def _drop(self, response_id: str) -> None:
+        record = self._records.pop(response_id, None)
+        if record is not None:
+            self._bytes -= _size(record)

@@ -1,0 +1,160 @@
+"""The outbox: one writer per connection that batches events into few writes.
+
+A write costs about the same for one event as for sixteen, so what matters is how many writes
+there are. `send` is synchronous and only queues; the writer takes all that is ready at once.
+Deltas may wait for company for a few milliseconds when they come fast; everything else, and the
+first event after a quiet spell, goes at once. While a write is in flight, all that becomes ready
+shares the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from turnwire_server.ports.clock import Clock
+from turnwire_server.runtime.settings import OutboxSettings
+from turnwire_server.session.events import Delta, Outgoing
+
+__all__ = ["Outbox", "Sink"]
+
+_FAST = 1 / 200
+_FASTEST = 1 / 2000
+_SMOOTHING = 0.2
+
+
+class Sink(Protocol):
+    """A transport's way out."""
+
+    def encode(self, event: Outgoing) -> bytes:
+        """Return the event as the wire wants it. Called once per event, in order."""
+        ...
+
+    async def write(self, batch: Sequence[bytes]) -> None:
+        """Write encoded events in one write if the wire can; wait for its flow control.
+
+        Raises:
+            ConnectionError: the peer is gone.
+        """
+        ...
+
+    def heartbeat(self) -> bytes | None:
+        """Return what to write when nothing was written for a while, None for nothing."""
+        ...
+
+
+class Outbox:
+    """Queue and writer of one connection."""
+
+    def __init__(self, sink: Sink, settings: OutboxSettings, clock: Clock) -> None:
+        """Make an empty outbox; `run` must be running for anything to leave it."""
+        self._sink = sink
+        self._settings = settings
+        self._clock = clock
+        self._queue: list[bytes] = []
+        self._bytes = 0
+        self._in_flight = 0
+        self._wake = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._last_event_at = float("-inf")
+        self._interval = 1.0
+        self.is_broken = False
+        """Whether the peer is gone; then everything sent is dropped."""
+        self.last_write_at = clock.monotonic()
+        """Seconds on the clock of the last write."""
+        self.bytes_written = 0
+        """Encoded bytes handed to the sink."""
+
+    def send(self, event: Outgoing) -> bool:
+        """Queue an event.
+
+        Returns:
+            Whether there is room for more; when not, the caller must await `drain` before the
+            next event of its turn.
+        """
+        if self.is_broken:
+            return True
+        encoded = self._sink.encode(event)
+        self._push(encoded)
+        now = self._clock.monotonic()
+        gap = now - self._last_event_at
+        self._last_event_at = now
+        if isinstance(event, Delta):
+            self._interval += (min(gap, 1.0) - self._interval) * _SMOOTHING
+            window = self._window(gap)
+        else:
+            window = 0.0
+        if window == 0.0:
+            self.flush()
+        elif self._timer is None and not self._wake.is_set():
+            self._timer = asyncio.get_running_loop().call_later(window, self.flush)
+        return self._bytes + self._in_flight < self._settings.outbox_bytes
+
+    def _window(self, gap: float) -> float:
+        if gap >= self._settings.quiet_s or self._interval > _FAST:
+            return 0.0
+        if self._interval > _FASTEST:
+            return self._settings.fast_window_s
+        return self._settings.fastest_window_s
+
+    def send_heartbeat(self) -> None:
+        """Queue the transport's own sign of life, if it has one."""
+        beat = self._sink.heartbeat()
+        if beat is not None and not self.is_broken:
+            self._push(beat)
+            self.flush()
+
+    def _push(self, encoded: bytes) -> None:
+        self._queue.append(encoded)
+        self._bytes += len(encoded)
+        if self._bytes + self._in_flight >= self._settings.outbox_bytes:
+            self._room.clear()
+
+    def flush(self) -> None:
+        """Let the writer take what is queued in the next tick of the loop."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._wake.set()
+
+    async def drain(self) -> None:
+        """Wait until there is room, or the peer is gone. Cancelling is safe."""
+        self.flush()
+        await self._room.wait()
+
+    def close(self) -> None:
+        """Take no more events; `run` returns when all that is queued was written."""
+        self._closed = True
+        self.flush()
+
+    def break_off(self) -> None:
+        """Drop everything: the peer is gone."""
+        self.is_broken = True
+        self._queue.clear()
+        self._bytes = 0
+        self._room.set()
+        self.flush()
+
+    async def run(self) -> None:
+        """Write until closed and empty, or until the peer is gone."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            batch, self._queue = self._queue, []
+            self._in_flight, self._bytes = self._bytes, 0
+            if batch and not self.is_broken:
+                try:
+                    await self._sink.write(batch)
+                except ConnectionError:
+                    self.break_off()
+                self.bytes_written += self._in_flight
+                self.last_write_at = self._clock.monotonic()
+            self._in_flight = 0
+            if self._bytes < self._settings.outbox_bytes:
+                self._room.set()
+            if self.is_broken or (self._closed and not self._queue):
+                return

@@ -1,0 +1,67 @@
+"""The models that this server serves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from turnwire.v1 import error_pb2, models_service_pb2
+from turnwire_server.ports.engine import Engine
+from turnwire_server.ports.renderer import Renderer
+from turnwire_server.session.errors import Rejection, quoted
+
+__all__ = ["ModelRegistry", "ServedModel"]
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A name, the engine that runs it and the renderer of its prompts."""
+
+    name: str
+    engine: Engine
+    renderer: Renderer
+    created_at: int = 0
+    """Unix seconds when it was loaded."""
+
+    def message(self) -> models_service_pb2.Model:
+        """Return the public form."""
+        info = self.engine.info
+        model = models_service_pb2.Model(
+            id=self.name,
+            object="model",
+            owned_by=info.name,
+            context_length=info.context_length,
+            simulated=info.simulated,
+        )
+        model.created.seconds = self.created_at
+        return model
+
+
+class ModelRegistry:
+    """Finds models by name."""
+
+    def __init__(self, models: Sequence[ServedModel], *, any_model: bool = False) -> None:
+        """Make a registry.
+
+        Args:
+            models: The models; at least one.
+            any_model: Whether the first model answers to every other name too.
+        """
+        self._models = {model.name: model for model in models}
+        self._fallback = models[0] if any_model else None
+
+    def find(self, name: str) -> ServedModel | Rejection:
+        """Return the model that answers to `name`."""
+        model = self._models.get(name) or self._fallback
+        if model is None:
+            return Rejection(
+                error_pb2.ERROR_REASON_MODEL_NOT_FOUND,
+                f"The model {quoted(name)} does not exist.",
+                param="model",
+            )
+        return model
+
+    @property
+    def models(self) -> list[ServedModel]:
+        """The models, by name."""
+        return [self._models[name] for name in sorted(self._models)]

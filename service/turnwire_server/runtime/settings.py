@@ -1,0 +1,52 @@
+"""Settings of the runtime."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from turnwire_server.session.settings import SessionSettings
+
+__all__ = ["OutboxSettings", "RuntimeSettings"]
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxSettings:
+    """Bounds and flush windows of one connection's outbox."""
+
+    outbox_bytes: int = 1 << 20
+    """Encoded events that may wait; beyond it turns stop until the peer has read."""
+    quiet_s: float = 0.02
+    """After this long without an event the next one goes at once."""
+    fast_window_s: float = 0.002
+    """Longest that a delta waits for company at 200 deltas per second and more."""
+    fastest_window_s: float = 0.005
+    """The same at 2,000 deltas per second and more."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeSettings:
+    """Settings of the services that all connections share."""
+
+    session: SessionSettings = field(default_factory=SessionSettings)
+    outbox: OutboxSettings = field(default_factory=OutboxSettings)
+    max_message_bytes: int = 64 * 1024 * 1024
+    """Largest message of a client on any transport, after decompression."""
+    auth_keys: tuple[str, ...] = ()
+    """Keys that may use the server; empty means that everybody may."""
+    connection_age_s: float = 3600.0
+    """Age from which on a connection takes no more creates."""
+    age_grace_s: float = 30.0
+    """How long running turns may go on after that."""
+    keepalive_s: float = 30.0
+    """Silence inside a turn after which a data-level sign of life is sent."""
+    keepalive: Literal["event", "in_progress", "off"] = "event"
+    """`event` (a `keepalive` event), `in_progress` (that event again) or `off`."""
+    heartbeat_s: float = 30.0
+    """Silence after which a transport's own sign of life is sent (an empty gRPC frame)."""
+    sse_heartbeat_s: float = 15.0
+    """The same for SSE comments."""
+    response_ttl_s: int = 30 * 24 * 3600
+    """How long stored responses are kept."""
+    max_pending_tokens: int = 65_536
+    """Generated ids that may wait for a slow reader; beyond it the turn fails."""

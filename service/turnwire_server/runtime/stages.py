@@ -1,0 +1,50 @@
+"""Where a turn's time goes."""
+
+from __future__ import annotations
+
+from turnwire.v1 import response_pb2
+from turnwire_server.ports.clock import Clock
+from turnwire_server.ports.renderer import Rendered
+
+__all__ = ["Stages"]
+
+
+class Stages:
+    """A stop-watch over the stages of one turn: each `mark` ends the stage it names."""
+
+    def __init__(self, clock: Clock, received_at: float) -> None:
+        """Start with the time since `received_at`, which was the stage `queue`."""
+        self._clock = clock
+        self._last = received_at
+        self.seconds: dict[str, float] = {}
+        """Stage -> seconds."""
+        self.mark("queue")
+
+    def mark(self, stage: str) -> None:
+        """End a stage; the same name again adds up."""
+        now = self._clock.monotonic()
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last
+        self._last = now
+
+    def timing(self, rendered: Rendered, *, cached: int, output: int) -> response_pb2.Timing:
+        """Return the public form, with the token counts of the turn."""
+        seconds = self.seconds
+        timing = response_pb2.Timing(
+            overhead_ms=sum(seconds.values()) * 1e3
+            - (seconds.get("prefill", 0.0) + seconds.get("decode", 0.0)) * 1e3,
+            rerender_reason=rendered.rerender_reason,
+        )
+        for stage in _STAGES:
+            setattr(timing, f"{stage}_ms", seconds.get(stage, 0.0) * 1e3)
+        tokens = timing.tokens
+        tokens.input = len(rendered.prompt.ids)
+        tokens.rendered = rendered.rendered_tokens
+        # When the head was rendered again, what the client sent are the tokens behind it.
+        head = rendered.prompt.head_length if rendered.rerender_reason else 0
+        tokens.sent = max(0, rendered.rendered_tokens - head)
+        tokens.cached = min(cached, tokens.input)
+        tokens.output = output
+        return timing
+
+
+_STAGES = ("queue", "resolve", "validate", "render", "screen", "prefill", "decode", "commit")

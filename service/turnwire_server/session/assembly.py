@@ -1,0 +1,261 @@
+"""Event assembly: from the pieces that a model said to the exact public event sequences.
+
+One assembler per response. Its methods return the events to send, in order; numbers start at 0
+and have no gap. The sequences are those of the public API: an item is added before its parts,
+a part before its deltas, every part and item is done before the terminal event, and nothing
+follows the terminal event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from turnwire.v1 import content_pb2, item_pb2, response_pb2, server_event_pb2
+from turnwire_server.session.events import Delta, Outgoing
+from turnwire_server.session.items import OpenCall, OpenItem, OpenMessage, OpenReasoning
+from turnwire_server.session.lifecycle import (
+    RESPONSE_TABLE,
+    ResponseState,
+    ResponseTrigger,
+    next_state,
+)
+from turnwire_server.session.output import (
+    CallDelta,
+    CallEnded,
+    CallStarted,
+    OutputPiece,
+    ReasoningDelta,
+    TextDelta,
+)
+
+__all__ = ["ResponseAssembler"]
+
+ServerEvent = server_event_pb2.ServerEvent
+
+
+class ResponseAssembler:
+    """Assembles the events of one response."""
+
+    def __init__(
+        self,
+        response: response_pb2.Response,
+        *,
+        stream_id: str | None,
+        new_id: Callable[[str], str],
+    ) -> None:
+        """Make an assembler.
+
+        Args:
+            response: The response as it is when it begins; it belongs to the assembler now.
+            stream_id: The lane that every event names, None for the default lane.
+            new_id: Returns a new id with the given prefix.
+        """
+        self.response = response
+        self._stream_id = stream_id
+        self._new_id = new_id
+        self._sequence_number = 0
+        self._state = ResponseState.NEW
+        self._open: OpenItem | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it began and is not over."""
+        return self._state is ResponseState.OPEN
+
+    @property
+    def has_output(self) -> bool:
+        """Whether any item began."""
+        return self._open is not None or bool(self.response.output)
+
+    # The sequence.
+
+    def begin(self) -> list[Outgoing]:
+        """Return `response.created` and `response.in_progress`."""
+        self._move(ResponseTrigger.BEGIN)
+        created = self._event()
+        created.response_created.response.CopyFrom(self.response)
+        running = self._event()
+        running.response_in_progress.response.CopyFrom(self.response)
+        return [created, running]
+
+    def add(self, pieces: Iterable[OutputPiece]) -> list[Outgoing]:
+        """Return the events that `pieces` cause."""
+        self._move(ResponseTrigger.OUTPUT)
+        events: list[Outgoing] = []
+        for piece in pieces:
+            match piece:
+                case TextDelta(text=text):
+                    item = self._open
+                    if not isinstance(item, OpenMessage):
+                        item = OpenMessage(self._new_id("msg_"), self._next_index())
+                        self._switch_to(item, events)
+                    events.append(self._delta(item, text))
+                case ReasoningDelta(text=text):
+                    item = self._open
+                    if not isinstance(item, OpenReasoning):
+                        item = OpenReasoning(self._new_id("rs_"), self._next_index())
+                        self._switch_to(item, events)
+                    events.append(self._delta(item, text))
+                case CallStarted():
+                    prefix = "ctc_" if piece.custom else "fc_"
+                    ids = (self._new_id(prefix), self._new_id("call_"))
+                    self._switch_to(OpenCall(ids, self._next_index(), piece), events)
+                case CallDelta(text=text):
+                    events.append(self._delta(self._open_call(), text))
+                case CallEnded():
+                    self._open_call()
+                    self._close(events, item_pb2.ITEM_STATUS_COMPLETED)
+        return events
+
+    def complete(self, usage: response_pb2.Usage, *, completed_at: int) -> list[Outgoing]:
+        """Return the rest and `response.completed`.
+
+        An answer without a word is one message with empty text. A call that is still open makes
+        the response incomplete.
+        """
+        if isinstance(self._open, OpenCall):
+            return self.incomplete("max_output_tokens", usage)
+        events: list[Outgoing] = []
+        if not self.has_output:
+            self._switch_to(OpenMessage(self._new_id("msg_"), 0), events)
+        self._close(events, item_pb2.ITEM_STATUS_COMPLETED)
+        self.response.completed_at.seconds = completed_at
+        return self._end(events, response_pb2.RESPONSE_STATUS_COMPLETED, usage)
+
+    def complete_warm_up(self, usage: response_pb2.Usage, *, completed_at: int) -> list[Outgoing]:
+        """Return `response.completed` without output."""
+        self.response.completed_at.seconds = completed_at
+        return self._end([], response_pb2.RESPONSE_STATUS_COMPLETED, usage)
+
+    def incomplete(self, reason: str, usage: response_pb2.Usage) -> list[Outgoing]:
+        """Return the rest and `response.incomplete`; the open item ends incomplete."""
+        events: list[Outgoing] = []
+        self._close(events, item_pb2.ITEM_STATUS_INCOMPLETE)
+        self.response.incomplete_details.reason = reason
+        return self._end(events, response_pb2.RESPONSE_STATUS_INCOMPLETE, usage)
+
+    def cancelled(self, usage: response_pb2.Usage) -> list[Outgoing]:
+        """Return the rest and `response.incomplete` with status `cancelled`."""
+        events: list[Outgoing] = []
+        self._close(events, item_pb2.ITEM_STATUS_INCOMPLETE)
+        return self._end(events, response_pb2.RESPONSE_STATUS_CANCELLED, usage)
+
+    def fail(
+        self, code: str, message: str, usage: response_pb2.Usage | None = None
+    ) -> list[Outgoing]:
+        """Return the rest and `response.failed`."""
+        events: list[Outgoing] = []
+        self._close(events, item_pb2.ITEM_STATUS_INCOMPLETE)
+        self.response.error.code = code
+        self.response.error.message = message
+        return self._end(events, response_pb2.RESPONSE_STATUS_FAILED, usage)
+
+    def keepalive(self, *, as_in_progress: bool = False) -> list[Outgoing]:
+        """Return a sign of life: `keepalive`, or `response.in_progress` once more."""
+        self._move(ResponseTrigger.OUTPUT)
+        event = self._event()
+        if as_in_progress:
+            # The state when it began: output that was not announced as done is not shown.
+            event.response_in_progress.response.CopyFrom(self.response)
+            event.response_in_progress.response.ClearField("output")
+        else:
+            event.keepalive.SetInParent()
+        return [event]
+
+    # Private.
+
+    def _move(self, trigger: ResponseTrigger) -> None:
+        self._state = next_state(RESPONSE_TABLE, self._state, trigger)
+
+    def _number(self) -> int:
+        number = self._sequence_number
+        self._sequence_number = number + 1
+        return number
+
+    def _event(self) -> ServerEvent:
+        return ServerEvent(sequence_number=self._number(), stream_id=self._stream_id)
+
+    def _next_index(self) -> int:
+        return len(self.response.output) + (self._open is not None)
+
+    def _open_call(self) -> OpenCall:
+        if not isinstance(self._open, OpenCall):
+            raise RuntimeError("a call's piece came without its start")
+        return self._open
+
+    def _delta(self, item: OpenItem, text: str) -> Delta:
+        item.texts.append(text)
+        assert item.part is not None  # set when the item was opened
+        return Delta(item.part, self._number(), text)
+
+    def _switch_to(self, item: OpenItem, events: list[Outgoing]) -> None:
+        """Close what is open and open `item`. A call that was not ended is cut."""
+        is_cut = isinstance(self._open, OpenCall)
+        self._close(
+            events, item_pb2.ITEM_STATUS_INCOMPLETE if is_cut else item_pb2.ITEM_STATUS_COMPLETED
+        )
+        item.open(self._stream_id)
+        self._open = item
+        added = self._event()
+        added.response_output_item_added.output_index = item.output_index
+        added.response_output_item_added.item.CopyFrom(
+            item.snapshot(item_pb2.ITEM_STATUS_IN_PROGRESS, is_whole=False)
+        )
+        events.append(added)
+        part = item.part_message("")
+        if part is not None:
+            self._part_event(events, item, part, is_added=True)
+
+    def _close(self, events: list[Outgoing], status: item_pb2.ItemStatus.ValueType) -> None:
+        item, self._open = self._open, None
+        if item is None:
+            return
+        text = "".join(item.texts)
+        done = self._event()
+        item.write_done(done, text)
+        events.append(done)
+        part = item.part_message(text)
+        if part is not None:
+            self._part_event(events, item, part, is_added=False)
+        whole = self.response.output.add()
+        whole.CopyFrom(item.snapshot(status, is_whole=True))
+        finished = self._event()
+        finished.response_output_item_done.output_index = item.output_index
+        finished.response_output_item_done.item.CopyFrom(whole)
+        events.append(finished)
+
+    def _part_event(
+        self,
+        events: list[Outgoing],
+        item: OpenItem,
+        part: content_pb2.ContentPart,
+        *,
+        is_added: bool,
+    ) -> None:
+        event = self._event()
+        body = event.response_content_part_added if is_added else event.response_content_part_done
+        body.item_id = item.id
+        body.output_index = item.output_index
+        body.content_index = 0
+        body.part.CopyFrom(part)
+        events.append(event)
+
+    def _end(
+        self,
+        events: list[Outgoing],
+        status: response_pb2.ResponseStatus.ValueType,
+        usage: response_pb2.Usage | None,
+    ) -> list[Outgoing]:
+        self._move(ResponseTrigger.END)
+        self.response.status = status
+        if usage is not None:
+            self.response.usage.CopyFrom(usage)
+        event = self._event()
+        if status == response_pb2.RESPONSE_STATUS_COMPLETED:
+            event.response_completed.response.CopyFrom(self.response)
+        elif status == response_pb2.RESPONSE_STATUS_FAILED:
+            event.response_failed.response.CopyFrom(self.response)
+        else:
+            event.response_incomplete.response.CopyFrom(self.response)
+        events.append(event)
+        return events

@@ -1,0 +1,138 @@
+"""Conversations: immutable, with shared structure, so that a fork costs a pointer.
+
+A conversation is a chain of nodes; each holds the items of one input or one output as
+serialized bytes, and the facts that the next turn needs, so that nothing walks the history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from turnwire.v1 import content_pb2, item_pb2
+
+__all__ = ["EMPTY", "OUTPUT_OF_CALL", "Conversation", "call_of", "item_text"]
+
+OUTPUT_OF_CALL: Mapping[str, str] = MappingProxyType(
+    {
+        "function_call": "function_call_output",
+        "custom_tool_call": "custom_tool_call_output",
+    }
+)
+"""Arms of the calls that a client answers, and of their answers."""
+
+_OUTPUT_ARMS = frozenset(OUTPUT_OF_CALL.values())
+_NO_CALLS: Mapping[str, str] = MappingProxyType({})
+_MAX_USER_TEXT = 4096
+
+
+def call_of(item: item_pb2.Item) -> str | None:
+    """Return the `call_id` of a whole call that a client must answer, None for anything else."""
+    arm = item.WhichOneof("item")
+    if arm is None or arm not in OUTPUT_OF_CALL:
+        return None
+    call = getattr(item, arm)
+    return None if call.status == item_pb2.ITEM_STATUS_INCOMPLETE else str(call.call_id)
+
+
+def item_text(content: content_pb2.Content) -> str:
+    """Return the text of a content, its parts joined without a separator."""
+    if content.WhichOneof("value") != "parts":
+        return content.text
+    texts = []
+    for part in content.parts.parts:
+        arm = part.WhichOneof("part")
+        if arm in ("input_text", "output_text", "text"):
+            texts.append(getattr(part, arm).text)
+        elif arm == "refusal":
+            texts.append(part.refusal.refusal)
+    return "".join(texts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Conversation:
+    """All items up to a point, and what the next turn must know of them."""
+
+    parent: Conversation | None = None
+    own_items: tuple[bytes, ...] = ()
+    """Serialized `Item`s added by this node, oldest first."""
+    item_count: int = 0
+    """Items of the whole conversation."""
+    byte_count: int = 0
+    """Bytes of the serialized items of the whole conversation."""
+    open_calls: Mapping[str, str] = _NO_CALLS
+    """`call_id` -> arm of the output that must answer it."""
+    tool_outputs: int = 0
+    """Tool outputs after the last user message."""
+    last_user_text: str = ""
+    """Text of the last user message, cut to 4,096 characters."""
+    added_tools: tuple[bytes, ...] = ()
+    """Serialized `Tool`s that `additional_tools` items offered, oldest first."""
+    screen_state: bytes = b""
+    """What the screen wants to see again."""
+
+    def extended(self, items: Sequence[item_pb2.Item]) -> Conversation:
+        """Return this conversation followed by `items`. They must have passed the item rules."""
+        if not items:
+            return self
+        calls = dict(self.open_calls)
+        tool_outputs, user_text, tools = self.tool_outputs, self.last_user_text, self.added_tools
+        for item in items:
+            arm = item.WhichOneof("item")
+            call_id = call_of(item)
+            if call_id is not None:
+                calls[call_id] = OUTPUT_OF_CALL[arm or ""]
+            elif arm in _OUTPUT_ARMS:
+                calls.pop(getattr(item, arm).call_id, None)
+                tool_outputs += 1
+            elif arm == "message" and item.message.role == "user":
+                tool_outputs = 0
+                user_text = item_text(item.message.content)[:_MAX_USER_TEXT]
+            elif arm == "additional_tools":
+                tools += tuple(tool.SerializeToString() for tool in item.additional_tools.tools)
+        encoded = tuple(item.SerializeToString() for item in items)
+        return Conversation(
+            parent=self,
+            own_items=encoded,
+            item_count=self.item_count + len(encoded),
+            byte_count=self.byte_count + sum(map(len, encoded)),
+            open_calls=MappingProxyType(calls) if calls else _NO_CALLS,
+            tool_outputs=tool_outputs,
+            last_user_text=user_text,
+            added_tools=tools,
+            screen_state=self.screen_state,
+        )
+
+    def encoded_items(self) -> list[bytes]:
+        """Return all items as bytes, oldest first. Proportional to the history: off the hot path."""
+        nodes = []
+        node: Conversation | None = self
+        while node is not None:
+            nodes.append(node.own_items)
+            node = node.parent
+        return [item for own in reversed(nodes) for item in own]
+
+    def items(self) -> list[item_pb2.Item]:
+        """Return all items, oldest first. Proportional to the history: off the hot path."""
+        return [item_pb2.Item.FromString(encoded) for encoded in self.encoded_items()]
+
+    def newest_first(self) -> Iterator[item_pb2.Item]:
+        """Yield the items from the newest to the oldest."""
+        node: Conversation | None = self
+        while node is not None:
+            for encoded in reversed(node.own_items):
+                yield item_pb2.Item.FromString(encoded)
+            node = node.parent
+
+    def find_item(self, item_id: str) -> item_pb2.Item | None:
+        """Return the newest item with this id, None when there is none."""
+        for item in self.newest_first():
+            arm = item.WhichOneof("item")
+            if arm is not None and getattr(item, arm).id == item_id:
+                return item
+        return None
+
+
+EMPTY = Conversation()
+"""A conversation without items."""

@@ -1,0 +1,176 @@
+"""Rules for the settings of a create: ranges, combinations, and what is not available here."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+
+from turnwire.v1 import client_event_pb2, error_pb2
+from turnwire_server.session.errors import Rejection, quoted
+from turnwire_server.session.presence import has, number
+from turnwire_server.session.tool_rules import is_json_object
+
+__all__ = ["TIMING", "check_create"]
+
+TIMING = "turnwire.timing"
+"""Value of `include` that asks for `response.turnwire.timing`."""
+
+Create = client_event_pb2.ResponseCreate
+
+_INCLUDES = frozenset(
+    {
+        "file_search_call.results",
+        "web_search_call.results",
+        "web_search_call.action.sources",
+        "message.input_image.image_url",
+        "computer_call_output.output.image_url",
+        "code_interpreter_call.outputs",
+        "reasoning.encrypted_content",
+        "message.output_text.logprobs",
+        TIMING,
+    }
+)
+_EFFORTS = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "max"})
+_SUMMARIES = frozenset({"auto", "concise", "detailed"})
+_CONTEXTS = frozenset({"auto", "current_turn", "all_turns"})
+_VERBOSITIES = frozenset({"low", "medium", "high"})
+_TIERS = frozenset({"auto", "default", "flex", "scale", "priority", "fast", "ultrafast"})
+_FORMAT_NAME = re.compile(r"[A-Za-z0-9_\-]{1,64}", re.ASCII)
+
+_NOT_YET = (
+    "context_management",
+    "conversation",
+    "multi_agent",
+    "prompt",
+    "rollout",
+)
+"""Members that mean something which this server cannot do; a value that asks for nothing passes."""
+
+_PERSISTENT_ONLY = ("generate", "rollout")
+
+_RANGES: tuple[tuple[str, float, float], ...] = (
+    ("temperature", 0, 2),
+    ("top_p", 0, 1),
+    ("presence_penalty", -2, 2),
+    ("frequency_penalty", -2, 2),
+    ("top_logprobs", 0, 20),
+    ("max_output_tokens", 1, math.inf),
+    ("max_tool_calls", 1, math.inf),
+)
+
+
+def check_create(create: Create, *, stream_id: str | None, is_persistent: bool) -> Rejection | None:
+    """Check everything of a create but its tools and its input.
+
+    Args:
+        create: The create.
+        stream_id: Its lane.
+        is_persistent: Whether it came over a stream that outlives it (gRPC, WebSocket).
+    """
+    return (
+        _check_transport(create, stream_id, is_persistent=is_persistent)
+        or _check_available(create)
+        or _check_ranges(create)
+        or _check_words(create)
+        or _check_metadata(create)
+        or _check_format(create)
+    )
+
+
+def _check_transport(
+    create: Create, stream_id: str | None, *, is_persistent: bool
+) -> Rejection | None:
+    if is_persistent:
+        return None
+    for name in _PERSISTENT_ONLY:
+        if has(create, name):
+            return _unsupported(name, f"{name} needs a persistent connection.")
+    if stream_id is not None:
+        return _unsupported("stream_id", "stream_id needs a persistent connection.")
+    return None
+
+
+def _check_available(create: Create) -> Rejection | None:
+    if create.background:
+        return _unsupported("background", "This server does not run responses in the background.")
+    if create.HasField("conversation") and create.previous_response_id:
+        return _invalid("conversation", "conversation and previous_response_id exclude each other.")
+    for name in _NOT_YET:
+        if _asks_for(create, name):
+            return _unsupported(name, f"This server does not support {name} yet.")
+    if not create.model:
+        return Rejection(
+            error_pb2.ERROR_REASON_MISSING_REQUIRED_PARAMETER,
+            "Missing required parameter: 'model'.",
+            param="model",
+        )
+    return None
+
+
+def _asks_for(create: Create, name: str) -> bool:
+    if name == "context_management":
+        return bool(create.context_management)
+    return has(create, name) and (name != "rollout" or create.rollout)
+
+
+def _check_ranges(create: Create) -> Rejection | None:
+    for name, low, high in _RANGES:
+        value = number(create, name)
+        if value is None:
+            continue
+        if not low <= value <= high:  # also refuses NaN
+            bound = f"from {low:g} to {high:g}" if high < math.inf else f"at least {low:g}"
+            return _invalid(name, f"{name} must be {bound}.")
+    return None
+
+
+def _check_words(create: Create) -> Rejection | None:
+    checks: tuple[tuple[str, str, frozenset[str]], ...] = (
+        ("truncation", create.truncation, frozenset({"auto", "disabled"})),
+        ("service_tier", create.service_tier, _TIERS),
+        ("reasoning.effort", create.reasoning.effort, _EFFORTS),
+        ("reasoning.summary", create.reasoning.summary, _SUMMARIES),
+        ("reasoning.context", create.reasoning.context, _CONTEXTS),
+        ("text.verbosity", create.text.verbosity, _VERBOSITIES),
+        *((f"include[{index}]", value, _INCLUDES) for index, value in enumerate(create.include)),
+    )
+    for path, value, known in checks:
+        if value and value not in known:
+            return _invalid(path, f"{quoted(value)} is not one of {', '.join(sorted(known))}.")
+    return None
+
+
+def _check_metadata(create: Create) -> Rejection | None:
+    if len(create.metadata) > 16:
+        return _invalid("metadata", "metadata may have at most 16 pairs.")
+    for key, value in create.metadata.items():
+        if len(key) > 64:
+            return _invalid("metadata", "Keys of metadata may have at most 64 characters.")
+        if len(value) > 512:
+            return _invalid(
+                f"metadata.{key}", "Values of metadata may have at most 512 characters."
+            )
+    return None
+
+
+def _check_format(create: Create) -> Rejection | None:
+    if create.text.format.WhichOneof("format") != "json_schema":
+        return None
+    schema = create.text.format.json_schema
+    if not _FORMAT_NAME.fullmatch(schema.name):
+        return _invalid("text.format.name", "name must be 1 to 64 letters, digits, '_' and '-'.")
+    if not is_json_object(schema.schema):
+        return _invalid("text.format.schema", "schema must be a JSON Schema object.")
+    return None
+
+
+def _refused(reason: error_pb2.ErrorReason.ValueType) -> Callable[[str, str], Rejection]:
+    def make(path: str, message: str) -> Rejection:
+        return Rejection(reason, message, param=path)
+
+    return make
+
+
+_invalid = _refused(error_pb2.ERROR_REASON_INVALID_VALUE)
+_unsupported = _refused(error_pb2.ERROR_REASON_UNSUPPORTED_PARAMETER)

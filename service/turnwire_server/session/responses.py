@@ -1,0 +1,97 @@
+"""The response object as the public API shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from turnwire.v1 import client_event_pb2, response_pb2, tool_pb2
+from turnwire_server.session.presence import has
+
+__all__ = ["new_response", "usage_of"]
+
+_Value = TypeVar("_Value", bool, float)
+
+_ECHOED_STRINGS = (
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "safety_identifier",
+    "user",
+)
+
+
+def new_response(
+    create: client_event_pb2.ResponseCreate,
+    *,
+    response_id: str,
+    created_at: int,
+    tools: Sequence[tool_pb2.Tool],
+    warnings: Sequence[response_pb2.Warning] = (),
+    event_id: str | None = None,
+) -> response_pb2.Response:
+    """Return the response of a checked create as it is when it begins.
+
+    Args:
+        create: The create, checked.
+        response_id: Its id.
+        created_at: Unix seconds.
+        tools: The tools to echo.
+        warnings: What was dropped or loosened.
+        event_id: The create's `event_id`.
+    """
+    response = response_pb2.Response(
+        id=response_id,
+        object="response",
+        status=response_pb2.RESPONSE_STATUS_IN_PROGRESS,
+        model=create.model,
+        parallel_tool_calls=_or(create, "parallel_tool_calls", True),
+        service_tier="default",
+        store=_or(create, "store", True),
+        temperature=_or(create, "temperature", 1.0),
+        top_p=_or(create, "top_p", 1.0),
+        presence_penalty=create.presence_penalty,
+        frequency_penalty=create.frequency_penalty,
+        top_logprobs=create.top_logprobs,
+        truncation=create.truncation or "disabled",
+        reasoning=create.reasoning,
+        text=create.text,
+        tools=tools,
+        warnings=warnings,
+    )
+    response.created_at.seconds = created_at
+    if not response.text.HasField("format"):
+        response.text.format.text.SetInParent()
+    if create.HasField("tool_choice"):
+        response.tool_choice.CopyFrom(create.tool_choice)
+    else:
+        response.tool_choice.mode = "auto"
+    if create.previous_response_id:
+        response.previous_response_id = create.previous_response_id
+    for name in ("instructions", "max_output_tokens", "max_tool_calls", *_ECHOED_STRINGS):
+        if has(create, name):
+            setattr(response, name, getattr(create, name))
+    response.metadata.update(create.metadata)
+    if create.HasField("prompt_cache_options"):
+        response.prompt_cache_options.CopyFrom(create.prompt_cache_options)
+    if event_id is not None:
+        response.turnwire.event_id = event_id
+    return response
+
+
+def _or(create: client_event_pb2.ResponseCreate, name: str, default: _Value) -> _Value:
+    return getattr(create, name) if has(create, name) else default
+
+
+def usage_of(
+    *, input_tokens: int, cached_tokens: int, output_tokens: int, reasoning_tokens: int = 0
+) -> response_pb2.Usage:
+    """Return a usage object. `cached_tokens` is held to `input_tokens`."""
+    return response_pb2.Usage(
+        input_tokens=input_tokens,
+        input_tokens_details=response_pb2.InputTokensDetails(
+            cached_tokens=min(cached_tokens, input_tokens)
+        ),
+        output_tokens=output_tokens,
+        output_tokens_details=response_pb2.OutputTokensDetails(reasoning_tokens=reasoning_tokens),
+        total_tokens=input_tokens + output_tokens,
+    )

@@ -1,0 +1,396 @@
+"""The session: lanes, cache and queue of one connection. Pure and synchronous.
+
+The driver feeds it (`receive`, `refuse`, `end_turn`, `close`) and after each call pulls what
+came of it: `events_to_send()`, `turns_to_start()`, `turns_to_cancel()`. A peer's fault is
+answered with an event; only a driver's fault raises.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from turnwire.v1 import client_event_pb2, error_pb2, item_pb2, server_event_pb2
+from turnwire_server.session.cache import CachedResponse, ResponseCache
+from turnwire_server.session.errors import Rejection, quoted
+from turnwire_server.session.lanes import Lanes
+from turnwire_server.session.lifecycle import TurnTrigger
+from turnwire_server.session.settings import SessionSettings
+from turnwire_server.session.turns import Turn
+
+__all__ = ["Session"]
+
+ServerEvent = server_event_pb2.ServerEvent
+
+
+class Session:
+    """Decides what happens to each client event; runs nothing."""
+
+    def __init__(self, settings: SessionSettings, *, new_id: Callable[[str], str]) -> None:
+        """Make an empty session.
+
+        Args:
+            settings: Its limits.
+            new_id: Returns a new id with the given prefix, for example `resp_`.
+        """
+        self.id = new_id("sess_")
+        self._settings = settings
+        self._new_id = new_id
+        self._lanes = Lanes(settings)
+        self._cache = ResponseCache(settings.max_warm_ups)
+        self._event_ids: OrderedDict[str, None] = OrderedDict()
+        self._received = 0
+        self._turns = 0
+        self._closed_to_creates: Rejection | None = None
+        self._events: list[ServerEvent] = []
+        self._to_start: list[Turn] = []
+        self._to_cancel: list[Turn] = []
+        self.wants_session_events = False
+        """Whether the client opened the session explicitly, so that it knows our extensions."""
+
+    # Output.
+
+    def events_to_send(self) -> list[ServerEvent]:
+        """Return and forget the events that wait to be sent. They must be sent in order."""
+        events, self._events = self._events, []
+        return events
+
+    def turns_to_start(self) -> list[Turn]:
+        """Return and forget the turns to start. Each must come back by `end_turn`."""
+        turns, self._to_start = self._to_start, []
+        return turns
+
+    def turns_to_cancel(self) -> list[Turn]:
+        """Return and forget the running turns that must be ended now."""
+        turns, self._to_cancel = self._to_cancel, []
+        return turns
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing runs and nothing waits."""
+        return self._lanes.is_idle
+
+    @property
+    def running(self) -> list[Turn]:
+        """The turns in flight."""
+        return self._lanes.running
+
+    @property
+    def cached(self) -> list[CachedResponse]:
+        """The cached responses."""
+        return self._cache.entries()
+
+    # Input.
+
+    def receive(self, event: client_event_pb2.ClientEvent, *, size: int, now: float) -> None:
+        """Take one client event.
+
+        Args:
+            event: The event; it belongs to the session from now on.
+            size: Its bytes on the wire.
+            now: Seconds on the driver's monotonic clock.
+        """
+        self._received += 1
+        event_id = event.event_id if event.HasField("event_id") else None
+        stream_id = event.stream_id if event.HasField("stream_id") else None
+        match event.WhichOneof("event"):
+            case "response_create":
+                self._create(event.response_create, stream_id, event_id, size, now, None)
+            case "response_cancel":
+                self._cancel(event.response_cancel, stream_id, event_id)
+            case "response_steer":
+                self._steer(event.response_steer)
+            case "response_inject":
+                self._inject(event.response_inject, stream_id)
+            case "response_append":
+                self._append(event.response_append, stream_id, event_id)
+            case "response_processed":
+                pass
+            case "turnwire_session_start":
+                self._start(event.turnwire_session_start, event_id)
+            case "turnwire_session_resume":
+                self._reject(
+                    Rejection(
+                        error_pb2.ERROR_REASON_SESSION_NOT_FOUND,
+                        "No session can be resumed with this id and token.",
+                        param="session_id",
+                    ),
+                    None,
+                    event_id,
+                )
+            case None:
+                self._reject(
+                    Rejection(
+                        error_pb2.ERROR_REASON_UNKNOWN_EVENT_TYPE,
+                        "The event has no arm that this server knows.",
+                        param="type",
+                    ),
+                    stream_id,
+                    event_id,
+                )
+
+    def refuse(
+        self,
+        rejection: Rejection,
+        *,
+        create: client_event_pb2.ResponseCreate | None,
+        stream_id: str | None,
+        event_id: str | None,
+        size: int,
+        now: float,
+    ) -> None:
+        """Take an event that the edge could not decode.
+
+        Args:
+            rejection: Why.
+            create: Not None when it was a create: then it is answered in its lane's order and
+                counts as a failed continuation of `create.previous_response_id`.
+            stream_id: The lane, if it could be read.
+            event_id: The event's id, if it could be read.
+            size: Bytes on the wire.
+            now: Seconds on the driver's monotonic clock.
+        """
+        self._received += 1
+        if create is None:
+            self._reject(rejection, stream_id, event_id)
+        else:
+            self._create(create, stream_id, event_id, size, now, rejection)
+
+    def end_turn(self, turn: Turn, outcome: CachedResponse | None) -> None:
+        """Take back a turn that the driver ran, before its terminal event is sent.
+
+        Args:
+            turn: A turn from `turns_to_start`.
+            outcome: What continues it; None when it failed or was refused: then its parent is
+                evicted if it was on the same lane.
+        """
+        turn.move(TurnTrigger.END)
+        self._lanes.release(turn)
+        if outcome is not None:
+            self._cache.put(outcome)
+        else:
+            self._evict_parent(turn)
+        for waiting in self._lanes.waiting():
+            if waiting.parent_turn is turn:
+                waiting.parent_turn = None
+                waiting.parent = outcome
+        self._start_ready()
+
+    def close_to_creates(self, rejection: Rejection) -> None:
+        """Answer every further create with `rejection`: the connection is too old."""
+        self._closed_to_creates = rejection
+
+    def cancel_all(self) -> None:
+        """End everything that runs and drop what waits: the peer is gone."""
+        for turn in self._lanes.waiting():
+            self._lanes.withdraw(turn)
+            turn.move(TurnTrigger.CANCEL)
+        for turn in self._lanes.running:
+            self._cancel_running(turn)
+        self._to_start.clear()
+
+    def forget(self) -> None:
+        """Give the cache back. The session must be idle."""
+        self._cache.clear()
+
+    def find_item(self, item_id: str) -> item_pb2.Item | None:
+        """Return an item of any cached conversation, None when there is none with this id."""
+        for entry in self._cache.entries():
+            item = entry.conversation.find_item(item_id)
+            if item is not None:
+                return item
+        return None
+
+    # Private: one method per event.
+
+    def _create(
+        self,
+        create: client_event_pb2.ResponseCreate,
+        stream_id: str | None,
+        event_id: str | None,
+        size: int,
+        now: float,
+        refusal: Rejection | None,
+    ) -> None:
+        if event_id is not None and not self._is_new(event_id):
+            return
+        if self._closed_to_creates is not None:
+            self._reject(self._closed_to_creates, stream_id, event_id)
+            return
+        rejection = self._lanes.admit(stream_id)
+        if rejection is not None:
+            lost = rejection.reason == error_pb2.ERROR_REASON_INVALID_STREAM_ID
+            self._reject(rejection, None if lost else stream_id, event_id)
+            return
+        self._turns += 1
+        turn = Turn(
+            create,
+            lane=stream_id,
+            number=self._turns,
+            response_id=self._new_id("resp_"),
+            event_id=event_id,
+            size=size,
+            received_at=now,
+            refusal=refusal,
+        )
+        self._pin_parent(turn)
+        rejection = self._lanes.enqueue(turn)
+        if rejection is not None:
+            self._reject(rejection, stream_id, event_id)
+            return
+        self._start_ready()
+
+    def _is_new(self, event_id: str) -> bool:
+        if event_id in self._event_ids:
+            return False
+        self._event_ids[event_id] = None
+        if len(self._event_ids) > self._settings.max_event_ids:
+            self._event_ids.popitem(last=False)
+        return True
+
+    def _pin_parent(self, turn: Turn) -> None:
+        parent_id = turn.previous_response_id
+        if parent_id is None:
+            return
+        turn.parent = self._cache.find(parent_id, turn.lane)
+        if turn.parent is None:
+            for running in self._lanes.running:
+                if running.response_id == parent_id:
+                    turn.parent_turn = running
+
+    def _start_ready(self) -> None:
+        while (turn := self._lanes.pop_ready()) is not None:
+            turn.move(TurnTrigger.START)
+            if turn.refusal is None:
+                self._to_start.append(turn)
+                continue
+            turn.move(TurnTrigger.END)
+            self._lanes.release(turn)
+            self._evict_parent(turn)
+            self._reject(turn.refusal, turn.lane, turn.event_id)
+
+    def _evict_parent(self, turn: Turn) -> None:
+        if turn.previous_response_id is not None:
+            self._cache.evict(turn.previous_response_id, turn.lane)
+
+    def _cancel(
+        self,
+        cancel: client_event_pb2.ResponseCancel,
+        stream_id: str | None,
+        event_id: str | None,
+    ) -> None:
+        if cancel.response_id:
+            for turn in self._lanes.running:
+                if turn.response_id == cancel.response_id:
+                    self._cancel_running(turn)
+            return
+        if event_id is not None:
+            for turn in self._lanes.waiting():
+                if turn.event_id == event_id:
+                    self._cancel_waiting(turn)
+                    return
+            for turn in self._lanes.running:
+                if turn.event_id == event_id:
+                    self._cancel_running(turn)
+                    return
+        running = self._lanes.running_on(stream_id)
+        if running is not None:
+            self._cancel_running(running)
+
+    def _cancel_running(self, turn: Turn) -> None:
+        if not turn.is_cancelled:
+            self._to_cancel.append(turn)
+        turn.move(TurnTrigger.CANCEL)
+
+    def _cancel_waiting(self, turn: Turn) -> None:
+        self._lanes.withdraw(turn)
+        turn.move(TurnTrigger.CANCEL)
+        rejection = Rejection(
+            error_pb2.ERROR_REASON_REQUEST_CANCELLED,
+            "The create was cancelled before it started.",
+        )
+        self._reject(rejection, turn.lane, turn.event_id)
+        self._start_ready()
+
+    def _steer(self, steer: client_event_pb2.ResponseSteer) -> None:
+        target = self._running_response(steer.previous_response_id)
+        reason = (
+            error_pb2.ERROR_REASON_RESPONSE_NOT_FOUND
+            if target is None
+            else error_pb2.ERROR_REASON_STEERING_NOT_SUPPORTED
+        )
+        message = (
+            f"No response {quoted(steer.previous_response_id)} runs on this connection."
+            if target is None
+            else "This server does not steer responses yet."
+        )
+        failed = server_event_pb2.ResponseSteerFailed(
+            steer=server_event_pb2.Steer(
+                previous_response_id=steer.previous_response_id,
+                input=steer.input if steer.HasField("input") else None,
+            ),
+            error=Rejection(reason, message, param="previous_response_id").body(),
+        )
+        self._events.append(
+            ServerEvent(
+                sequence_number=0,
+                stream_id=target.lane if target else None,
+                response_steer_failed=failed,
+            )
+        )
+
+    def _inject(self, inject: client_event_pb2.ResponseInject, stream_id: str | None) -> None:
+        failed = server_event_pb2.ResponseInjectFailed(
+            response_id=inject.response_id,
+            input=inject.input if inject.HasField("input") else None,
+            error=Rejection(
+                error_pb2.ERROR_REASON_RESPONSE_NOT_FOUND,
+                "No response here takes injected items.",
+                param="response_id",
+            ).body(),
+        )
+        self._events.append(
+            ServerEvent(sequence_number=0, stream_id=stream_id, response_inject_failed=failed)
+        )
+
+    def _append(
+        self,
+        append: client_event_pb2.ResponseAppend,
+        stream_id: str | None,
+        event_id: str | None,
+    ) -> None:
+        rejection = Rejection(
+            error_pb2.ERROR_REASON_RESPONSE_NOT_FOUND,
+            f"No paused response {quoted(append.response_id)} waits for input.",
+            param="response_id",
+        )
+        self._reject(rejection, stream_id, event_id)
+
+    def _start(self, start: client_event_pb2.TurnwireSessionStart, event_id: str | None) -> None:
+        if self._received > 1:
+            rejection = Rejection(
+                error_pb2.ERROR_REASON_INVALID_VALUE,
+                "turnwire.session.start must be the first event of a connection.",
+                param="type",
+            )
+            self._reject(rejection, None, event_id)
+        elif start.resume:
+            rejection = Rejection(
+                error_pb2.ERROR_REASON_UNSUPPORTED_VALUE,
+                "This server does not resume sessions yet.",
+                param="resume",
+            )
+            self._reject(rejection, None, event_id)
+        else:
+            self.wants_session_events = True
+            started = server_event_pb2.TurnwireSessionStarted(session_id=self.id)
+            self._events.append(ServerEvent(turnwire_session_started=started))
+
+    def _running_response(self, response_id: str) -> Turn | None:
+        for turn in self._lanes.running:
+            if turn.response_id == response_id:
+                return turn
+        return None
+
+    def _reject(self, rejection: Rejection, stream_id: str | None, event_id: str | None) -> None:
+        self._events.append(rejection.event(stream_id, event_id))

@@ -1,0 +1,209 @@
+"""Rules for tools: what the model may call, what is dropped, what is refused.
+
+Checked tools are kept by the fingerprint of their serialized form, since clients send the same
+tools with every turn.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from turnwire.v1 import error_pb2, response_pb2, tool_pb2
+from turnwire_server.session.errors import Rejection, quoted
+from turnwire_server.session.tools import ToolSet, ToolSpec
+
+__all__ = ["CheckedTools", "ToolCatalogue", "is_json_object"]
+
+_NAME = re.compile(r"[A-Za-z0-9_\-]{1,128}", re.ASCII)
+_SYNTAXES = frozenset({"lark", "regex"})
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedTools:
+    """The tools of a create after the rules."""
+
+    tools: ToolSet
+    warnings: tuple[response_pb2.Warning, ...]
+    """One per tool that this server does not run: the model is not told of it."""
+    echo: tuple[tool_pb2.Tool, ...]
+    """The tools as `response.tools` shows them: without credentials."""
+
+
+def is_json_object(text: str) -> bool:
+    """Return whether `text` is the JSON of an object."""
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
+
+
+class ToolCatalogue:
+    """Checks tools, and remembers what it checked."""
+
+    def __init__(self, capacity: int = 256) -> None:
+        """Make an empty catalogue that remembers the newest `capacity` lists of tools."""
+        self._capacity = capacity
+        self._known: OrderedDict[bytes, CheckedTools | Rejection] = OrderedDict()
+
+    def check(
+        self, tools: Sequence[tool_pb2.Tool], added: Sequence[bytes] = ()
+    ) -> CheckedTools | Rejection:
+        """Check the tools of a create.
+
+        Args:
+            tools: The create's own.
+            added: Serialized tools that `additional_tools` items offered; already checked.
+        """
+        digest = hashlib.blake2b(digest_size=16)
+        for tool in tools:
+            encoded = tool.SerializeToString()
+            digest.update(len(encoded).to_bytes(4, "big") + encoded)
+        for encoded in added:
+            digest.update(b"\xff" + len(encoded).to_bytes(4, "big") + encoded)
+        fingerprint = digest.digest()
+        known = self._known.get(fingerprint)
+        if known is None:
+            every = [*tools, *(tool_pb2.Tool.FromString(encoded) for encoded in added)]
+            known = _check(every, len(tools), fingerprint)
+            self._known[fingerprint] = known
+            if len(self._known) > self._capacity:
+                self._known.popitem(last=False)
+        else:
+            self._known.move_to_end(fingerprint)
+        return known
+
+    def check_list(self, tools: Sequence[tool_pb2.Tool], path: str) -> Rejection | None:
+        """Check the tools of an `additional_tools` item at `path`."""
+        return _Checker().read(tools, path)
+
+
+def _check(
+    tools: Sequence[tool_pb2.Tool], own: int, fingerprint: bytes
+) -> CheckedTools | Rejection:
+    checker = _Checker()
+    rejection = checker.read(tools[:own], "tools")
+    if rejection is not None:
+        return rejection
+    checker.is_replacing = True  # a tool offered again by a later item takes the place of the first
+    checker.read(tools[own:], "input")
+    if not checker.specs:
+        fingerprint = b""
+    specs = tuple(checker.specs.values())
+    echo = tuple(_without_credentials(tool) for tool in tools[:own])
+    return CheckedTools(ToolSet.of(specs, fingerprint), tuple(checker.warnings), echo)
+
+
+def _without_credentials(tool: tool_pb2.Tool) -> tool_pb2.Tool:
+    if tool.WhichOneof("tool") != "mcp":
+        return tool
+    safe = tool_pb2.Tool()
+    safe.CopyFrom(tool)
+    safe.mcp.ClearField("authorization")
+    safe.mcp.ClearField("headers")
+    return safe
+
+
+class _Checker:
+    """Reads one list of tools; the specs come out in order."""
+
+    def __init__(self) -> None:
+        self.specs: dict[str, ToolSpec] = {}
+        self.warnings: list[response_pb2.Warning] = []
+        self.is_replacing = False
+
+    def read(self, tools: Sequence[tool_pb2.Tool], path: str) -> Rejection | None:
+        for index, tool in enumerate(tools):
+            rejection = self._tool(tool, f"{path}[{index}]", None)
+            if rejection is not None:
+                return rejection
+        return None
+
+    def _tool(self, tool: tool_pb2.Tool, path: str, namespace: str | None) -> Rejection | None:
+        arm = tool.WhichOneof("tool")
+        if arm == "function":
+            return self._function(tool.function, path, namespace)
+        if arm == "custom":
+            return self._custom(tool.custom, path, namespace)
+        if arm is None:
+            return _missing(f"{path}.type", "A tool needs a type.")
+        if namespace is not None:
+            return _invalid(f"{path}.type", "A namespace holds function and custom tools only.")
+        if arm == "namespace":
+            return self._namespace(tool.namespace, path)
+        self.warnings.append(
+            response_pb2.Warning(
+                code="tool_not_supported",
+                message=f"This server does not run tools of type '{arm}'; the model was not told.",
+                param=path,
+            )
+        )
+        return None
+
+    def _namespace(self, group: tool_pb2.NamespaceTool, path: str) -> Rejection | None:
+        if not _NAME.fullmatch(group.name):
+            return _bad_name(f"{path}.name", group.name)
+        for index, inner in enumerate(group.tools):
+            rejection = self._tool(inner, f"{path}.tools[{index}]", group.name)
+            if rejection is not None:
+                return rejection
+        return None
+
+    def _function(
+        self, tool: tool_pb2.FunctionTool, path: str, namespace: str | None
+    ) -> Rejection | None:
+        if tool.parameters and not is_json_object(tool.parameters):
+            return _invalid(f"{path}.parameters", "parameters must be a JSON Schema object.")
+        spec = ToolSpec(
+            tool.name,
+            "function",
+            namespace,
+            description=tool.description,
+            parameters=tool.parameters,
+        )
+        return self._add(spec, path)
+
+    def _custom(
+        self, tool: tool_pb2.CustomTool, path: str, namespace: str | None
+    ) -> Rejection | None:
+        grammar = tool.format.grammar
+        if tool.format.WhichOneof("format") == "grammar" and grammar.syntax not in _SYNTAXES:
+            return _invalid(f"{path}.format.syntax", "syntax must be 'lark' or 'regex'.")
+        spec = ToolSpec(
+            tool.name,
+            "custom",
+            namespace,
+            description=tool.description,
+            grammar=grammar.definition,
+            grammar_syntax=grammar.syntax,
+        )
+        return self._add(spec, path)
+
+    def _add(self, spec: ToolSpec, path: str) -> Rejection | None:
+        if not _NAME.fullmatch(spec.name):
+            return _bad_name(f"{path}.name", spec.name)
+        name = spec.qualified_name
+        if name in self.specs and not self.is_replacing:
+            return _invalid(f"{path}.name", f"The tool {quoted(name)} is there twice.")
+        self.specs[name] = spec
+        return None
+
+
+def _bad_name(path: str, name: str) -> Rejection:
+    if not name:
+        return _missing(path, "A tool needs a name.")
+    return _invalid(
+        path, f"{quoted(name)} is no tool name: 1 to 128 letters, digits, '_' and '-' only."
+    )
+
+
+def _invalid(path: str, message: str) -> Rejection:
+    return Rejection(error_pb2.ERROR_REASON_INVALID_VALUE, message, param=path)
+
+
+def _missing(path: str, message: str) -> Rejection:
+    return Rejection(error_pb2.ERROR_REASON_MISSING_REQUIRED_PARAMETER, message, param=path)

@@ -1,0 +1,126 @@
+"""From events to bytes: one encoder per wire format, one instance per connection.
+
+A delta goes through a template made once per open part; every other event is a message that is
+serialized or turned to public JSON by the compiled codec. Framing (WebSocket, SSE) is the
+transport's; the framing of a `ServerFrame` is here, because it is protobuf.
+"""
+
+from __future__ import annotations
+
+from turnwire import _codec
+from turnwire.v1 import annotations_pb2, error_pb2, server_event_pb2
+from turnwire_server.codec.deltas import DeltaTemplate
+from turnwire_server.codec.requests import Fault
+from turnwire_server.session.errors import Rejection
+from turnwire_server.session.events import TERMINAL_ARMS, Delta, Outgoing, Part
+
+__all__ = [
+    "JsonEncoder",
+    "ProtoEncoder",
+    "frame_entry",
+    "is_terminal",
+    "public_type",
+    "rejection_of",
+]
+
+MAX_OPEN_TEMPLATES = 32
+"""Templates kept per connection; more open parts than that are only slower."""
+
+_EVENTS_TAG = b"\x0a"
+"""`ServerFrame.events`: field 1, length-delimited."""
+
+_PUBLIC_TYPES: dict[str, str] = {
+    field.name: field.GetOptions().Extensions[annotations_pb2.public_type]
+    for field in server_event_pb2.ServerEvent.DESCRIPTOR.oneofs_by_name["event"].fields
+}
+
+
+def _varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+_SHORT_PREFIXES = tuple(_EVENTS_TAG + _varint(size) for size in range(1024))
+
+
+def frame_entry(event: bytes) -> bytes:
+    """Return a serialized `ServerEvent` as one entry of a serialized `ServerFrame`.
+
+    Entries joined in order are the frame.
+    """
+    size = len(event)
+    if size < len(_SHORT_PREFIXES):
+        return _SHORT_PREFIXES[size] + event
+    return _EVENTS_TAG + _varint(size) + event
+
+
+def public_type(event: Outgoing) -> str:
+    """Return the public JSON `type`, for example `response.output_text.delta`."""
+    if isinstance(event, Delta):
+        return _PUBLIC_TYPES[event.part.kind]
+    return _PUBLIC_TYPES[event.WhichOneof("event") or ""]
+
+
+def is_terminal(event: Outgoing) -> bool:
+    """Return whether `event` ends its turn."""
+    return not isinstance(event, Delta) and event.WhichOneof("event") in TERMINAL_ARMS
+
+
+def rejection_of(fault: Fault) -> Rejection:
+    """Return the rejection for JSON that could not be decoded."""
+    return Rejection(
+        reason=error_pb2.ErrorReason.Value(f"ERROR_REASON_{fault.code.upper()}"),
+        message=fault.message,
+        param=fault.param,
+    )
+
+
+class _Templates(dict[Part, DeltaTemplate]):
+    """Templates of the open parts, made on first use."""
+
+    def __missing__(self, part: Part) -> DeltaTemplate:
+        if len(self) >= MAX_OPEN_TEMPLATES:
+            self.clear()
+        template = self[part] = DeltaTemplate(
+            part.kind, part.item_id, part.output_index, part.index, part.stream_id
+        )
+        return template
+
+
+class ProtoEncoder:
+    """Encodes events as entries of a `ServerFrame`."""
+
+    __slots__ = ("_templates",)
+
+    def __init__(self) -> None:
+        self._templates = _Templates()
+
+    def encode(self, event: Outgoing) -> bytes:
+        """Return tag, length and serialized event. Keeps no reference to the event."""
+        if isinstance(event, Delta):
+            template = self._templates[event.part]
+            return frame_entry(template.proto(event.sequence_number, event.text))
+        if event.WhichOneof("event") in TERMINAL_ARMS:
+            self._templates.clear()
+        return frame_entry(event.SerializeToString())
+
+
+class JsonEncoder:
+    """Encodes events as public JSON, UTF-8, without framing."""
+
+    __slots__ = ("_templates",)
+
+    def __init__(self) -> None:
+        self._templates = _Templates()
+
+    def encode(self, event: Outgoing) -> bytes:
+        """Return one JSON object. Keeps no reference to the event."""
+        if isinstance(event, Delta):
+            return self._templates[event.part].json(event.sequence_number, event.text)
+        if event.WhichOneof("event") in TERMINAL_ARMS:
+            self._templates.clear()
+        return _codec.dumps(event)

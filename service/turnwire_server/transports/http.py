@@ -1,0 +1,146 @@
+"""HTTP and WebSocket on one port: the aiohttp application and its runner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import orjson
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from turnwire.v1.error_pb2 import ERROR_REASON_TRANSPORT_DISABLED
+from turnwire_server.codec.openapi import openapi
+from turnwire_server.runtime.unary import UnaryApi
+from turnwire_server.session.errors import Rejection
+from turnwire_server.transports.admin import admin_routes
+from turnwire_server.transports.http_errors import answer_errors, error_answer, name_answer
+from turnwire_server.transports.http_responses import TENANT, ResponsesApi
+from turnwire_server.transports.turns import bearer_token
+from turnwire_server.transports.websocket import (
+    WebSocketBridge,
+    WebSocketSettings,
+    subprotocol_token,
+)
+
+if TYPE_CHECKING:
+    from aiohttp.typedefs import Middleware
+
+    from turnwire_server.runtime.services import Services
+
+__all__ = ["HttpSettings", "make_web_app", "make_web_runner"]
+
+RESPONSES_PATHS = ("/v1/responses", "/v1/codex/responses")
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """Settings of the HTTP port. The body limit is `max_message_bytes` of the services."""
+
+    websocket: WebSocketSettings | None = field(default_factory=WebSocketSettings)
+    """Settings of upgraded connections; None answers upgrades with 426."""
+    max_header_bytes: int = 65_536
+    """Limit of the request line and of each header; Codex sends JSON in headers."""
+    idle_timeout_s: float = 630.0
+    """How long a kept-alive connection may wait for its next request."""
+    shutdown_timeout_s: float = 5.0
+    """How long running requests may take after the server was told to stop."""
+
+
+def make_web_app(
+    services: Services, settings: HttpSettings, *, unary: UnaryApi | None = None
+) -> web.Application:
+    """Return the application; serve it with `make_web_runner`.
+
+    Args:
+        services: The server's services.
+        settings: How to serve.
+        unary: The unary calls, made from `services` when None.
+    """
+    api = ResponsesApi(services, unary or UnaryApi(services))
+    app = web.Application(middlewares=[answer_errors, _authorizing(services)])
+    app.on_response_prepare.append(name_answer)
+    connect = _upgrading(services, settings.websocket)
+    for path in RESPONSES_PATHS:
+        app.router.add_get(path, connect, allow_head=False)
+        app.router.add_post(path, api.create)
+        app.router.add_route("HEAD", path, _head)
+    app.router.add_routes(api.routes())
+    app.router.add_routes(admin_routes(services))
+    app.router.add_get("/openapi.json", _document())
+    return app
+
+
+def make_web_runner(app: web.Application, settings: HttpSettings) -> web.AppRunner:
+    """Return the runner that the handlers rely on.
+
+    It cancels a handler when its client hangs up and leaves bodies compressed, so that the limit
+    can be counted after decompression.
+    """
+    return web.AppRunner(
+        app,
+        access_log=None,
+        auto_decompress=False,
+        handle_signals=False,
+        handler_cancellation=True,
+        keepalive_timeout=settings.idle_timeout_s,
+        max_field_size=settings.max_header_bytes,
+        max_line_size=settings.max_header_bytes,
+        shutdown_timeout=settings.shutdown_timeout_s,
+    )
+
+
+def _is_upgrade(request: web.Request) -> bool:
+    return request.headers.get("upgrade", "").strip().lower() == "websocket"
+
+
+def _authorizing(services: Services) -> Middleware:
+    """Return the middleware that admits `/v1/` to known keys only, before any upgrade."""
+
+    @web.middleware
+    async def authorize(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path.startswith("/v1/") and request.method != "OPTIONS":
+            token = bearer_token(request.headers.get("authorization"))
+            if token is None and _is_upgrade(request):
+                token = subprotocol_token(request)
+            tenant = services.authorize(token)
+            if isinstance(tenant, Rejection):
+                answer = error_answer(tenant)
+                answer.headers.setdefault("www-authenticate", "Bearer")
+                return answer
+            request[TENANT] = tenant
+        return await handler(request)
+
+    return authorize
+
+
+def _upgrading(services: Services, settings: WebSocketSettings | None) -> Handler:
+    """Return the handler of GET on the responses path: upgrade, or 426."""
+    bridge = None if settings is None else WebSocketBridge(services, settings)
+
+    async def connect(request: web.Request) -> web.StreamResponse:
+        if bridge is not None and _is_upgrade(request):
+            return await bridge.serve(request, request[TENANT])
+        if bridge is None:
+            message = "WebSocket is switched off here; POST to this path instead."
+        else:
+            message = "GET here opens a WebSocket; POST to this path for one response."
+        answer = error_answer(Rejection(ERROR_REASON_TRANSPORT_DISABLED, message))
+        if bridge is not None:
+            answer.headers["upgrade"] = "websocket"
+        return answer
+
+    return connect
+
+
+async def _head(request: web.Request) -> web.Response:
+    return web.Response(headers={"allow": "GET, HEAD, OPTIONS, POST"})
+
+
+def _document() -> Handler:
+    document = orjson.dumps(openapi())
+
+    async def describe(request: web.Request) -> web.Response:
+        return web.Response(body=document, content_type="application/json")
+
+    return describe

@@ -1,0 +1,114 @@
+"""Errors as HTTP answers: one JSON body for every failure, one request id for every answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from http import HTTPStatus
+
+import orjson
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from turnwire import _codec
+from turnwire.v1.error_pb2 import (
+    ERROR_REASON_INVALID_VALUE,
+    ERROR_REASON_METHOD_NOT_ALLOWED,
+    ERROR_REASON_NOT_FOUND,
+    ERROR_REASON_SERVER_ERROR,
+    ErrorBody,
+)
+from turnwire_server.session.errors import Rejection, http_status
+
+__all__ = [
+    "REQUEST_ID",
+    "STREAM_STARTED",
+    "RefusedError",
+    "answer_errors",
+    "error_answer",
+    "name_answer",
+]
+
+logger = logging.getLogger("turnwire.transports")
+
+REQUEST_ID = "turnwire.request_id"
+"""Request key: the id of the answer's `x-request-id` and of log lines."""
+STREAM_STARTED = "turnwire.stream_started"
+"""Request key: true once a streamed answer has begun; no other answer may follow."""
+
+
+class RefusedError(Exception):
+    """Carries a rejection from where a request is taken apart to its answer."""
+
+    def __init__(self, rejection: Rejection) -> None:
+        super().__init__(rejection.code)
+        self.rejection = rejection
+
+
+def error_answer(error: Rejection | ErrorBody, status: int | None = None) -> web.Response:
+    """Return the answer for an error.
+
+    Args:
+        error: What went wrong.
+        status: The HTTP status, None for the one of the error's reason.
+    """
+    body = error.body() if isinstance(error, Rejection) else error
+    return web.Response(
+        status=status or http_status(body.reason),
+        body=orjson.dumps({"error": _codec.to_value(body)}),
+        content_type="application/json",
+        headers=dict(body.headers),
+    )
+
+
+@web.middleware
+async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Name the request and turn everything that is raised into an answer."""
+    request[REQUEST_ID] = f"req_{uuid.uuid4().hex}"
+    try:
+        return await handler(request)
+    except RefusedError as refused:
+        return error_answer(refused.rejection)
+    except web.HTTPException as error:
+        return _routing_answer(request, error)
+    except (ConnectionError, asyncio.CancelledError):
+        raise
+    except Exception:  # The outermost frame: everything that is a bug ends here.
+        logger.exception("request failed request_id=%s", request[REQUEST_ID])
+        if request.get(STREAM_STARTED):
+            raise ConnectionResetError("a stream that began can only be cut") from None
+        return error_answer(
+            Rejection(
+                ERROR_REASON_SERVER_ERROR,
+                "The server made an error. Its log has the request id"
+                f" {request[REQUEST_ID]}.",
+            )
+        )
+
+
+def _routing_answer(request: web.Request, error: web.HTTPException) -> web.Response:
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        allow = ", ".join(sorted({*error.allowed_methods, "OPTIONS"}))
+        if request.method == "OPTIONS":
+            return web.Response(status=204, headers={"allow": allow})
+        answer = error_answer(
+            Rejection(ERROR_REASON_METHOD_NOT_ALLOWED, f"The path takes {allow}.")
+        )
+        answer.headers["allow"] = allow
+        return answer
+    if error.status == HTTPStatus.NOT_FOUND:
+        return error_answer(Rejection(ERROR_REASON_NOT_FOUND, "Nothing is at this path."))
+    if error.status >= HTTPStatus.BAD_REQUEST:
+        # What aiohttp itself refuses: a bad handshake, an expectation it does not know.
+        return error_answer(
+            Rejection(ERROR_REASON_INVALID_VALUE, f"The request is bad: {error.reason}."),
+            error.status,
+        )
+    return web.Response(status=error.status, headers=error.headers)
+
+
+async def name_answer(request: web.Request, response: web.StreamResponse) -> None:
+    """Put the request id on the answer, streamed and upgraded ones too."""
+    response.headers["x-request-id"] = request.get(REQUEST_ID, "")
+    response.headers["server"] = "turnwire"
