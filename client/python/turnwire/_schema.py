@@ -9,7 +9,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Literal, TypeGuard, Union, get_args, get_origin
+from typing import Annotated, Literal, NotRequired, Required, TypeGuard, Union, get_args, get_origin
 
 from turnwire._json import JSONValue
 
@@ -280,9 +280,18 @@ def _fields(annotation: object, path: str) -> dict[str, tuple[object, bool]]:
             if field.init
         }
     if typing.is_typeddict(annotation):
-        required: frozenset[str] = annotation.__required_keys__  # type: ignore[attr-defined]
-        hints = typing.get_type_hints(annotation)
-        return {name: (of, name in required) for name, of in hints.items()}
+        # `__required_keys__` knows nothing where annotations are strings, as from __future__.
+        hints = typing.get_type_hints(annotation, include_extras=True)
+        usual: bool = annotation.__total__  # type: ignore[attr-defined]  # A typed dict has it.
+        fields = {}
+        for name, of in hints.items():
+            mark = get_origin(of)
+            marked = mark in (Required, NotRequired)
+            fields[name] = (
+                get_args(of)[0] if marked else of,
+                mark is Required if marked else usual,
+            )
+        return fields
     raise TypeError(f"{path}: there is no JSON for the type {annotation!r}")
 
 

@@ -273,7 +273,7 @@ class Session:
 
     @property
     def bytes_up(self) -> int:
-        """Payload bytes sent: serialized messages, JSON text, HTTP bodies; no framing, no headers."""
+        """Payload bytes sent: serialized messages, JSON, HTTP bodies; no framing, no headers."""
         return self._bytes_up + self._wire.unary_bytes[0]
 
     @property

@@ -355,7 +355,7 @@ class Turn:
 
     def __del__(self) -> None:
         # The last reference may go on another thread, and after the loop.
-        if not self._loop.is_closed():
+        if self._state.outcome is None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._state.discard)
 
     def __repr__(self) -> str:

@@ -53,6 +53,8 @@ class RenderRequest:
     """Set when the model must call a tool."""
     text_format: Constraint | None = None
     """Set when the answer's text must match it (`text.format`)."""
+    parallel_calls: bool = True
+    """Whether the model may call more than one tool."""
     generate: bool = True
     """False for a warm-up: the ids end where the next items go, without a generation prompt."""
 

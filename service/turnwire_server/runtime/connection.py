@@ -119,7 +119,11 @@ class Connection:
 
     def shut_down(self) -> None:
         """The server goes: end everything with its terminal event and close."""
-        self._cut(Ending("drain", turns_cut=not self.session.is_idle))
+        rejection = Rejection(
+            error_pb2.ERROR_REASON_SERVER_ERROR,
+            "The server goes away and did not start this create. Send it on a new connection.",
+        )
+        self._cut(Ending("drain", turns_cut=not self.session.is_idle), rejection)
 
     def cancel(self, response_id: str) -> None:
         """End a running response as its client's `response.cancel` would."""
@@ -168,7 +172,7 @@ class Connection:
         for turn in self.session.turns_to_cancel():
             run = self._runs.get(turn.response_id)
             if run is not None:
-                run.stop_engine()
+                run.stop()
         for event in self.session.events_to_send():
             self._outbox.send(event)
         for turn in self.session.turns_to_start():
@@ -200,12 +204,12 @@ class Connection:
         if self._is_half_closed and self.session.is_idle and not self._over.done():
             self._over.set_result(Ending("finished"))
 
-    def _cut(self, ending: Ending) -> None:
+    def _cut(self, ending: Ending, rejection: Rejection | None = None) -> None:
+        """End everything; `rejection` is the answer to what waits, if the peer still reads."""
         if not self._over.done():
             self._over.set_result(ending)
-        self.session.cancel_all()
-        for turn in self.session.turns_to_cancel():
-            self._runs[turn.response_id].stop_engine()
+        self.session.cancel_all(rejection)
+        self._pull()
 
     async def _watch(self) -> None:
         """Keep the connection alive and end it when it is too old."""
@@ -240,11 +244,12 @@ class Connection:
         deadline = clock.monotonic() + settings.age_grace_s
         while not self.session.is_idle and clock.monotonic() < deadline:
             await clock.sleep(min(0.05, settings.age_grace_s))
+        if self._over.done():  # the client was done too
+            return
         turns_cut = not self.session.is_idle
         if turns_cut:
-            self.session.cancel_all()
-            for turn in self.session.turns_to_cancel():
-                self._runs[turn.response_id].stop_engine()
+            self.session.cancel_all(rejection)
+            self._pull()
             await self._finish_turns()
         self._outbox.send(rejection.event())
         if not self._over.done():

@@ -102,9 +102,11 @@ class Outbox:
         return self._settings.fastest_window_s
 
     def send_heartbeat(self) -> None:
-        """Queue the transport's own sign of life, if it has one."""
+        """Queue the transport's own sign of life, if it has one and nothing else is on its way."""
+        if self.is_broken or self._queue or self._in_flight:
+            return  # a peer that does not read must not make the queue grow
         beat = self._sink.heartbeat()
-        if beat is not None and not self.is_broken:
+        if beat is not None:
             self._push(beat)
             self.flush()
 

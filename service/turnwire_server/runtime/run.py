@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING
 
 from turnwire.v1 import response_pb2, server_event_pb2
 from turnwire_server.ports.engine import Generation
+from turnwire_server.ports.renderer import Rendered, Renderer
 from turnwire_server.ports.screen import Verdict
 from turnwire_server.runtime.outbox import Outbox
+from turnwire_server.runtime.screening import Screening
 from turnwire_server.runtime.stages import Stages
 from turnwire_server.session.assembly import ResponseAssembler
 from turnwire_server.session.cache import CachedResponse
 from turnwire_server.session.errors import Rejection
 from turnwire_server.session.events import Outgoing
+from turnwire_server.session.output import OutputPiece, ReasoningDelta
 from turnwire_server.session.session import Session
 from turnwire_server.session.turns import Turn
 
@@ -60,10 +63,14 @@ class TurnRun:
         self.stages = Stages(services.clock, turn.received_at)
         self.sampled: array[int] = array("I")
         """Ids that the model sampled, in order."""
+        self.reasoning: list[str] = []
+        """Deltas of reasoning."""
         self.cached_tokens = 0
         """Prompt tokens that the engine had cached."""
-        self.flagged: Verdict | None = None
-        """Set when the screen refused the input."""
+        self.screening: Screening | None = None
+        """The check of the input, None without a screen."""
+        self.verdict: Verdict | None = None
+        """What the screen said; None before that, and without a screen."""
         self.last_event_at = services.clock.monotonic()
         """Seconds on the clock of the newest event."""
         self.is_over = False
@@ -72,12 +79,21 @@ class TurnRun:
         )
         """Resolved with the final response when the turn is over, with None when refused."""
         self._assembler: ResponseAssembler | None = None
+        self._renderer: Renderer | None = None
+        self._rendered: Rendered | None = None
         self._generation: Generation | None = None
 
     @property
     def log_ids(self) -> str:
         """Ids for the log; never content."""
         return f"session_id={self.session.id} response_id={self.turn.response_id}"
+
+    @property
+    def is_cleared(self) -> bool:
+        """Whether output may leave."""
+        if self.screening is None:
+            return True
+        return self.verdict is not None and self.verdict.allowed
 
     @property
     def has_begun(self) -> bool:
@@ -96,8 +112,23 @@ class TurnRun:
         assert self._generation is not None
         return self._generation
 
-    def begin(self, response: response_pb2.Response) -> None:
-        """Queue the first events of the response."""
+    @property
+    def renderer(self) -> Renderer:
+        """The renderer; there is one after `begin`."""
+        assert self._renderer is not None
+        return self._renderer
+
+    @property
+    def input_tokens(self) -> int:
+        """Tokens of the prompt, which there is after `begin`."""
+        assert self._rendered is not None
+        return len(self._rendered.prompt.ids)
+
+    def begin(
+        self, response: response_pb2.Response, renderer: Renderer, rendered: Rendered
+    ) -> None:
+        """Queue the first events of the response, whose prompt is `rendered`."""
+        self._renderer, self._rendered = renderer, rendered
         self._assembler = ResponseAssembler(
             response, stream_id=self.turn.lane, new_id=self.services.new_id
         )
@@ -113,6 +144,19 @@ class TurnRun:
         """Tell the engine to stop, in this very call. Idempotent."""
         if self._generation is not None:
             self._generation.cancel()
+
+    def stop(self) -> None:
+        """End the engine's and the screen's work: nobody wants it any more. Idempotent."""
+        self.stop_engine()
+        if self.screening is not None:
+            self.screening.stop()
+
+    def say(self, pieces: Sequence[OutputPiece]) -> bool:
+        """Queue the events of what the model said; return whether there is room for more."""
+        for piece in pieces:
+            if isinstance(piece, ReasoningDelta):
+                self.reasoning.append(piece.text)
+        return self.send(self.assembler.add(pieces))
 
     def send(self, events: Sequence[Outgoing]) -> bool:
         """Queue events; return whether there is room for more."""

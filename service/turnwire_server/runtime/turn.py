@@ -11,16 +11,15 @@ after work              the usage record is closed; never delays the next turn
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 from turnwire.v1 import error_pb2
 from turnwire_server.ports.engine import EngineFailure, EngineRequest, FinishReason, Sampling
 from turnwire_server.ports.renderer import OutputParser, Rendered, RenderFailure
-from turnwire_server.ports.screen import Verdict
-from turnwire_server.runtime.commit import commit
+from turnwire_server.runtime.commit import close_record, commit, usage
 from turnwire_server.runtime.resolve import resolve_parent
 from turnwire_server.runtime.run import TurnRun
+from turnwire_server.runtime.screening import Screening
 from turnwire_server.runtime.validate import CheckedCreate
 from turnwire_server.session.errors import Rejection, error_code
 from turnwire_server.session.presence import number
@@ -85,14 +84,16 @@ async def _story(run: TurnRun) -> None:
             tools=checked.echo,
             warnings=checked.warnings,
             event_id=turn.event_id,
-        )
+        ),
+        checked.model.renderer,
+        rendered,
     )
-    screening = _start_screening(run, checked)
+    run.screening = _start_screening(run, checked)
     services.ledger.open(turn.response_id, run.tenant, turn.create.model, services.clock.wall())
 
     parser = checked.model.renderer.parser(checked.parser_request(request), rendered)
     run.start(checked.model.engine.generate(_engine_request(run, checked, rendered, max_tokens)))
-    finish = await _generate(run, parser, screening)
+    finish = await _generate(run, parser)
 
     await commit(run, checked, rendered, finish)
 
@@ -134,17 +135,15 @@ def _engine_request(
     )
 
 
-def _start_screening(run: TurnRun, checked: CheckedCreate) -> asyncio.Task[Verdict] | None:
+def _start_screening(run: TurnRun, checked: CheckedCreate) -> Screening | None:
     screen = run.services.screen
     if screen is None:
         return None
     check = screen.check(checked.conversation.screen_state, checked.items)
-    return asyncio.get_running_loop().create_task(check)
+    return Screening(check, on_refusal=run.stop_engine)
 
 
-async def _generate(
-    run: TurnRun, parser: OutputParser, screening: asyncio.Task[Verdict] | None
-) -> FinishReason:
+async def _generate(run: TurnRun, parser: OutputParser) -> FinishReason:
     """Send what the model says; return why it stopped. The one loop that runs per token."""
     finish: FinishReason = "cancelled"
     is_first = True
@@ -153,24 +152,21 @@ async def _generate(
             is_first = False
             run.stages.mark("prefill")
             run.cached_tokens = step.cached_tokens or 0
-            if screening is not None:
-                verdict = await screening
+            if run.screening is not None:
+                run.verdict = await run.screening.verdict()
                 run.stages.mark("screen")
-                if not verdict.allowed:
-                    run.flagged = verdict
-                    run.generation.cancel()
         if step.finish is not None:
             finish = step.finish
-        if step.ids and not parser.done and run.flagged is None:
+        if step.ids and not parser.done and run.is_cleared:
             run.sampled.extend(step.ids)
-            if not run.send(run.assembler.add(parser.feed(step.ids))):
+            if not run.say(parser.feed(step.ids)):
                 await run.outbox.drain()
             if parser.done:
                 run.generation.cancel()
     if parser.done:
         finish = "stop"
-    if run.flagged is None:
-        run.send(run.assembler.add(parser.finish(finish)))
+    if run.is_cleared:
+        run.say(parser.finish(finish))
     run.stages.mark("decode")
     return finish
 
@@ -179,9 +175,10 @@ async def _end_broken(run: TurnRun) -> None:
     """End a turn that broke: before `response.created` by an error event, else by failing it."""
     if run.is_over:
         return
-    run.stop_engine()
+    run.stop()
     if run.has_begun:
         code = error_code(error_pb2.ERROR_REASON_SERVER_ERROR)
-        run.end(None, run.assembler.fail(code, _BROKEN))
+        run.end(None, run.assembler.fail(code, _BROKEN, usage(run)))
+        close_record(run)
     else:
         run.refuse(Rejection(error_pb2.ERROR_REASON_SERVER_ERROR, _BROKEN))

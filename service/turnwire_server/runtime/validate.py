@@ -56,12 +56,12 @@ class CheckedCreate:
 
     def render_request(self, parent: Parent) -> RenderRequest:
         """Return what the renderer gets."""
+        parallel = self.create.parallel_tool_calls or not self.create.HasField(
+            "parallel_tool_calls"
+        )
         force = None
         if self.choice.mode == "required":
             names = tuple(tool.qualified_name for tool in self.callable_tools.tools)
-            parallel = self.create.parallel_tool_calls or not self.create.HasField(
-                "parallel_tool_calls"
-            )
             force = ToolForce(names, parallel=parallel)
         return RenderRequest(
             new_items=self.items,
@@ -71,6 +71,7 @@ class CheckedCreate:
             tools=self.tools,
             force=force,
             text_format=self.text_format,
+            parallel_calls=parallel,
             generate=not self.is_warm_up,
         )
 

@@ -27,6 +27,7 @@ from turnwire_server.session.output import (
     ReasoningDelta,
     TextDelta,
 )
+from turnwire_server.session.responses import usage_of
 
 __all__ = ["ResponseAssembler"]
 
@@ -56,6 +57,8 @@ class ResponseAssembler:
         self._sequence_number = 0
         self._state = ResponseState.NEW
         self._open: OpenItem | None = None
+        self._is_cut = False
+        """Whether an item ended incomplete: then it is the last one."""
 
     @property
     def is_open(self) -> bool:
@@ -79,10 +82,19 @@ class ResponseAssembler:
         return [created, running]
 
     def add(self, pieces: Iterable[OutputPiece]) -> list[Outgoing]:
-        """Return the events that `pieces` cause."""
+        """Return the events that `pieces` cause.
+
+        A call that something else interrupts is cut. It ends incomplete, and since nothing may
+        follow an incomplete item, whatever else the model says is dropped.
+        """
         self._move(ResponseTrigger.OUTPUT)
         events: list[Outgoing] = []
         for piece in pieces:
+            if isinstance(self._open, OpenCall) and not isinstance(piece, CallDelta | CallEnded):
+                self._close(events, item_pb2.ITEM_STATUS_INCOMPLETE)
+                self._is_cut = True
+            if self._is_cut:
+                break
             match piece:
                 case TextDelta(text=text):
                     item = self._open
@@ -110,11 +122,12 @@ class ResponseAssembler:
     def complete(self, usage: response_pb2.Usage, *, completed_at: int) -> list[Outgoing]:
         """Return the rest and `response.completed`.
 
-        An answer without a word is one message with empty text. A call that is still open makes
+        An answer without a word is one message with empty text. A call that was not ended makes
         the response incomplete.
         """
-        if isinstance(self._open, OpenCall):
+        if self._is_cut or isinstance(self._open, OpenCall):
             return self.incomplete("max_output_tokens", usage)
+        self._move(ResponseTrigger.END)
         events: list[Outgoing] = []
         if not self.has_output:
             self._switch_to(OpenMessage(self._new_id("msg_"), 0), events)
@@ -124,11 +137,13 @@ class ResponseAssembler:
 
     def complete_warm_up(self, usage: response_pb2.Usage, *, completed_at: int) -> list[Outgoing]:
         """Return `response.completed` without output."""
+        self._move(ResponseTrigger.END)
         self.response.completed_at.seconds = completed_at
         return self._end([], response_pb2.RESPONSE_STATUS_COMPLETED, usage)
 
     def incomplete(self, reason: str, usage: response_pb2.Usage) -> list[Outgoing]:
         """Return the rest and `response.incomplete`; the open item ends incomplete."""
+        self._move(ResponseTrigger.END)
         events: list[Outgoing] = []
         self._close(events, item_pb2.ITEM_STATUS_INCOMPLETE)
         self.response.incomplete_details.reason = reason
@@ -136,6 +151,7 @@ class ResponseAssembler:
 
     def cancelled(self, usage: response_pb2.Usage) -> list[Outgoing]:
         """Return the rest and `response.incomplete` with status `cancelled`."""
+        self._move(ResponseTrigger.END)
         events: list[Outgoing] = []
         self._close(events, item_pb2.ITEM_STATUS_INCOMPLETE)
         return self._end(events, response_pb2.RESPONSE_STATUS_CANCELLED, usage)
@@ -143,12 +159,23 @@ class ResponseAssembler:
     def fail(
         self, code: str, message: str, usage: response_pb2.Usage | None = None
     ) -> list[Outgoing]:
-        """Return the rest and `response.failed`."""
+        """Return the rest and `response.failed`; without `usage` nothing was used."""
+        self._move(ResponseTrigger.END)
         events: list[Outgoing] = []
         self._close(events, item_pb2.ITEM_STATUS_INCOMPLETE)
         self.response.error.code = code
         self.response.error.message = message
-        return self._end(events, response_pb2.RESPONSE_STATUS_FAILED, usage)
+        return self._end(events, response_pb2.RESPONSE_STATUS_FAILED, usage or usage_of())
+
+    def fail_instead(self, code: str, message: str) -> Outgoing:
+        """Return `response.failed` to be sent in place of the terminal event, which was not."""
+        self.response.ClearField("completed_at")
+        self.response.ClearField("incomplete_details")
+        self.response.error.code = code
+        self.response.error.message = message
+        self._sequence_number -= 1
+        (event,) = self._end([], response_pb2.RESPONSE_STATUS_FAILED, None)
+        return event
 
     def keepalive(self, *, as_in_progress: bool = False) -> list[Outgoing]:
         """Return a sign of life: `keepalive`, or `response.in_progress` once more."""
@@ -189,11 +216,8 @@ class ResponseAssembler:
         return Delta(item.part, self._number(), text)
 
     def _switch_to(self, item: OpenItem, events: list[Outgoing]) -> None:
-        """Close what is open and open `item`. A call that was not ended is cut."""
-        is_cut = isinstance(self._open, OpenCall)
-        self._close(
-            events, item_pb2.ITEM_STATUS_INCOMPLETE if is_cut else item_pb2.ITEM_STATUS_COMPLETED
-        )
+        """Close what is open and open `item`."""
+        self._close(events, item_pb2.ITEM_STATUS_COMPLETED)
         item.open(self._stream_id)
         self._open = item
         added = self._event()
@@ -244,12 +268,10 @@ class ResponseAssembler:
         self,
         events: list[Outgoing],
         status: response_pb2.ResponseStatus.ValueType,
-        usage: response_pb2.Usage | None,
+        usage: response_pb2.Usage,
     ) -> list[Outgoing]:
-        self._move(ResponseTrigger.END)
         self.response.status = status
-        if usage is not None:
-            self.response.usage.CopyFrom(usage)
+        self.response.usage.CopyFrom(usage)
         event = self._event()
         if status == response_pb2.RESPONSE_STATUS_COMPLETED:
             event.response_completed.response.CopyFrom(self.response)

@@ -2,7 +2,8 @@
 
 Rules of `previous_response_id` (public guide, "connection-scoped caching"): a lane keeps its own
 newest response; continuing another lane's newest is a fork and leaves it alone; a same-lane
-continuation that fails evicts its parent. Warm-ups stay usable for a later turn too.
+continuation that fails evicts its parent. Warm-ups stay usable for a later turn too: the most
+recently used of them are kept beside the lanes.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class CachedResponse:
 
 
 class ResponseCache:
-    """Newest response per lane, and the newest warm-ups."""
+    """Newest response per lane, and the warm-ups used last."""
 
     def __init__(self, max_warm_ups: int) -> None:
         self._by_lane: dict[str | None, CachedResponse] = {}
@@ -47,6 +48,8 @@ class ResponseCache:
 
     def find(self, response_id: str, lane: str | None) -> CachedResponse | None:
         """Return the response if it is cached, looking at `lane` first."""
+        if response_id in self._warm_ups:
+            self._warm_ups.move_to_end(response_id)
         newest = self._by_lane.get(lane)
         if newest is not None and newest.response_id == response_id:
             return newest
@@ -64,7 +67,7 @@ class ResponseCache:
                 self._warm_ups.popitem(last=False)
 
     def evict(self, response_id: str, lane: str | None) -> None:
-        """Forget a response after its continuation on `lane` failed, unless another lane owns it."""
+        """Forget a response whose continuation on `lane` failed, unless another lane owns it."""
         newest = self._by_lane.get(lane)
         if newest is not None and newest.response_id == response_id:
             del self._by_lane[lane]

@@ -6,15 +6,15 @@ serialized bytes, and the facts that the next turn needs, so that nothing walks 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from turnwire.v1 import content_pb2, item_pb2
 
-__all__ = ["EMPTY", "OUTPUT_OF_CALL", "Conversation", "call_of", "item_text"]
+__all__ = ["EMPTY", "Conversation", "OpenCalls", "item_text"]
 
-OUTPUT_OF_CALL: Mapping[str, str] = MappingProxyType(
+_OUTPUT_OF_CALL: Mapping[str, str] = MappingProxyType(
     {
         "function_call": "function_call_output",
         "custom_tool_call": "custom_tool_call_output",
@@ -22,18 +22,9 @@ OUTPUT_OF_CALL: Mapping[str, str] = MappingProxyType(
 )
 """Arms of the calls that a client answers, and of their answers."""
 
-_OUTPUT_ARMS = frozenset(OUTPUT_OF_CALL.values())
+_OUTPUT_ARMS = frozenset(_OUTPUT_OF_CALL.values())
 _NO_CALLS: Mapping[str, str] = MappingProxyType({})
 _MAX_USER_TEXT = 4096
-
-
-def call_of(item: item_pb2.Item) -> str | None:
-    """Return the `call_id` of a whole call that a client must answer, None for anything else."""
-    arm = item.WhichOneof("item")
-    if arm is None or arm not in OUTPUT_OF_CALL:
-        return None
-    call = getattr(item, arm)
-    return None if call.status == item_pb2.ITEM_STATUS_INCOMPLETE else str(call.call_id)
 
 
 def item_text(content: content_pb2.Content) -> str:
@@ -61,8 +52,10 @@ class Conversation:
     """Items of the whole conversation."""
     byte_count: int = 0
     """Bytes of the serialized items of the whole conversation."""
-    open_calls: Mapping[str, str] = _NO_CALLS
+    open_calls: Mapping[str, str] = field(default_factory=lambda: _NO_CALLS)
     """`call_id` -> arm of the output that must answer it."""
+    cut_calls: Mapping[str, str] = field(default_factory=lambda: _NO_CALLS)
+    """`call_id` -> arm of the output that may answer it: calls that ended incomplete."""
     tool_outputs: int = 0
     """Tool outputs after the last user message."""
     last_user_text: str = ""
@@ -76,15 +69,12 @@ class Conversation:
         """Return this conversation followed by `items`. They must have passed the item rules."""
         if not items:
             return self
-        calls = dict(self.open_calls)
+        calls = OpenCalls(self)
         tool_outputs, user_text, tools = self.tool_outputs, self.last_user_text, self.added_tools
         for item in items:
+            calls.read(item)
             arm = item.WhichOneof("item")
-            call_id = call_of(item)
-            if call_id is not None:
-                calls[call_id] = OUTPUT_OF_CALL[arm or ""]
-            elif arm in _OUTPUT_ARMS:
-                calls.pop(getattr(item, arm).call_id, None)
+            if arm in _OUTPUT_ARMS:
                 tool_outputs += 1
             elif arm == "message" and item.message.role == "user":
                 tool_outputs = 0
@@ -97,7 +87,8 @@ class Conversation:
             own_items=encoded,
             item_count=self.item_count + len(encoded),
             byte_count=self.byte_count + sum(map(len, encoded)),
-            open_calls=MappingProxyType(calls) if calls else _NO_CALLS,
+            open_calls=MappingProxyType(calls.open) if calls.open else _NO_CALLS,
+            cut_calls=MappingProxyType(calls.cut) if calls.cut else _NO_CALLS,
             tool_outputs=tool_outputs,
             last_user_text=user_text,
             added_tools=tools,
@@ -105,7 +96,7 @@ class Conversation:
         )
 
     def encoded_items(self) -> list[bytes]:
-        """Return all items as bytes, oldest first. Proportional to the history: off the hot path."""
+        """Return all items as bytes, oldest first. Walks the history: off the hot path."""
         nodes = []
         node: Conversation | None = self
         while node is not None:
@@ -114,25 +105,60 @@ class Conversation:
         return [item for own in reversed(nodes) for item in own]
 
     def items(self) -> list[item_pb2.Item]:
-        """Return all items, oldest first. Proportional to the history: off the hot path."""
+        """Return all items, oldest first. Walks the history: off the hot path."""
         return [item_pb2.Item.FromString(encoded) for encoded in self.encoded_items()]
 
-    def newest_first(self) -> Iterator[item_pb2.Item]:
-        """Yield the items from the newest to the oldest."""
+    def find_item(self, item_id: str) -> item_pb2.Item | None:
+        """Return the newest item with this id, a new message; None when there is none."""
+        needle = item_id.encode()
         node: Conversation | None = self
         while node is not None:
             for encoded in reversed(node.own_items):
-                yield item_pb2.Item.FromString(encoded)
+                if needle not in encoded:  # much faster than to parse what cannot be it
+                    continue
+                item = item_pb2.Item.FromString(encoded)
+                arm = item.WhichOneof("item")
+                if arm is not None and getattr(item, arm).id == item_id:
+                    return item
             node = node.parent
-
-    def find_item(self, item_id: str) -> item_pb2.Item | None:
-        """Return the newest item with this id, None when there is none."""
-        for item in self.newest_first():
-            arm = item.WhichOneof("item")
-            if arm is not None and getattr(item, arm).id == item_id:
-                return item
         return None
 
 
 EMPTY = Conversation()
 """A conversation without items."""
+
+
+class OpenCalls:
+    """Which calls wait for an output, while items are read in order."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        """Start behind the items of `conversation`."""
+        self.open = dict(conversation.open_calls)
+        """`call_id` -> arm of the output that must come."""
+        self.cut = dict(conversation.cut_calls)
+        """`call_id` -> arm of the output that may come: the call was cut, so it needs none."""
+
+    def read(self, item: item_pb2.Item) -> bool:
+        """Take the next item.
+
+        Returns:
+            False, and nothing changes, when it is an output without its call, or a call whose
+            id belongs to a call that waits.
+        """
+        arm = item.WhichOneof("item")
+        if arm is not None and arm in _OUTPUT_ARMS:
+            call_id = getattr(item, arm).call_id
+            for calls in (self.open, self.cut):
+                if calls.get(call_id) == arm:
+                    del calls[call_id]
+                    return True
+            return False
+        if arm is None or arm not in _OUTPUT_OF_CALL:
+            return True
+        call = getattr(item, arm)
+        if call.call_id in self.open:
+            return False
+        self.cut.pop(call.call_id, None)
+        waiting = self.cut if call.status == item_pb2.ITEM_STATUS_INCOMPLETE else self.open
+        waiting[call.call_id] = _OUTPUT_OF_CALL[arm]
+        return True

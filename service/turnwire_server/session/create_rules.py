@@ -34,6 +34,8 @@ _INCLUDES = frozenset(
 _EFFORTS = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "max"})
 _SUMMARIES = frozenset({"auto", "concise", "detailed"})
 _CONTEXTS = frozenset({"auto", "current_turn", "all_turns"})
+_REASONING_MODES = frozenset({"standard", "pro"})
+_TRUNCATIONS = frozenset({"auto", "disabled"})
 _VERBOSITIES = frozenset({"low", "medium", "high"})
 _TIERS = frozenset({"auto", "default", "flex", "scale", "priority", "fast", "ultrafast"})
 _FORMAT_NAME = re.compile(r"[A-Za-z0-9_\-]{1,64}", re.ASCII)
@@ -58,6 +60,18 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("max_output_tokens", 1, math.inf),
     ("max_tool_calls", 1, math.inf),
 )
+
+_WORDS: tuple[tuple[str, str, frozenset[str]], ...] = (
+    ("", "truncation", _TRUNCATIONS),
+    ("", "service_tier", _TIERS),
+    ("reasoning", "effort", _EFFORTS),
+    ("reasoning", "summary", _SUMMARIES),
+    ("reasoning", "generate_summary", _SUMMARIES),
+    ("reasoning", "context", _CONTEXTS),
+    ("reasoning", "mode", _REASONING_MODES),
+    ("text", "verbosity", _VERBOSITIES),
+)
+"""Owner ("" for the create), member and what it may say."""
 
 
 def check_create(create: Create, *, stream_id: str | None, is_persistent: bool) -> Rejection | None:
@@ -100,11 +114,7 @@ def _check_available(create: Create) -> Rejection | None:
         if _asks_for(create, name):
             return _unsupported(name, f"This server does not support {name} yet.")
     if not create.model:
-        return Rejection(
-            error_pb2.ERROR_REASON_MISSING_REQUIRED_PARAMETER,
-            "Missing required parameter: 'model'.",
-            param="model",
-        )
+        return _missing("model", "Missing required parameter: 'model'.")
     return None
 
 
@@ -126,19 +136,20 @@ def _check_ranges(create: Create) -> Rejection | None:
 
 
 def _check_words(create: Create) -> Rejection | None:
-    checks: tuple[tuple[str, str, frozenset[str]], ...] = (
-        ("truncation", create.truncation, frozenset({"auto", "disabled"})),
-        ("service_tier", create.service_tier, _TIERS),
-        ("reasoning.effort", create.reasoning.effort, _EFFORTS),
-        ("reasoning.summary", create.reasoning.summary, _SUMMARIES),
-        ("reasoning.context", create.reasoning.context, _CONTEXTS),
-        ("text.verbosity", create.text.verbosity, _VERBOSITIES),
-        *((f"include[{index}]", value, _INCLUDES) for index, value in enumerate(create.include)),
-    )
-    for path, value, known in checks:
-        if value and value not in known:
-            return _invalid(path, f"{quoted(value)} is not one of {', '.join(sorted(known))}.")
+    for owner, name, known in _WORDS:
+        message = getattr(create, owner) if owner else create
+        if has(message, name):
+            value = getattr(message, name)
+            if value not in known:
+                return _unknown_word(f"{owner}.{name}" if owner else name, value, known)
+    for index, value in enumerate(create.include):
+        if value not in _INCLUDES:
+            return _unknown_word(f"include[{index}]", value, _INCLUDES)
     return None
+
+
+def _unknown_word(path: str, value: str, known: frozenset[str]) -> Rejection:
+    return _invalid(path, f"{quoted(value)} is not one of {', '.join(sorted(known))}.")
 
 
 def _check_metadata(create: Create) -> Rejection | None:
@@ -155,7 +166,10 @@ def _check_metadata(create: Create) -> Rejection | None:
 
 
 def _check_format(create: Create) -> Rejection | None:
-    if create.text.format.WhichOneof("format") != "json_schema":
+    arm = create.text.format.WhichOneof("format")
+    if arm is None and create.text.HasField("format"):
+        return _missing("text.format.type", "A format needs a type.")
+    if arm != "json_schema":
         return None
     schema = create.text.format.json_schema
     if not _FORMAT_NAME.fullmatch(schema.name):
@@ -173,4 +187,5 @@ def _refused(reason: error_pb2.ErrorReason.ValueType) -> Callable[[str, str], Re
 
 
 _invalid = _refused(error_pb2.ERROR_REASON_INVALID_VALUE)
+_missing = _refused(error_pb2.ERROR_REASON_MISSING_REQUIRED_PARAMETER)
 _unsupported = _refused(error_pb2.ERROR_REASON_UNSUPPORTED_PARAMETER)

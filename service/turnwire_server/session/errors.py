@@ -15,10 +15,20 @@ from turnwire.v1 import annotations_pb2, error_pb2, server_event_pb2
 if TYPE_CHECKING:
     from turnwire.v1.error_pb2 import ErrorReason
 
-__all__ = ["MAX_MESSAGE_CHARS", "Rejection", "error_code", "error_type", "http_status", "quoted"]
+__all__ = [
+    "MAX_MESSAGE_CHARS",
+    "MAX_PARAM_CHARS",
+    "Rejection",
+    "error_code",
+    "error_type",
+    "http_status",
+    "quoted",
+]
 
-MAX_MESSAGE_CHARS = 1024
+MAX_MESSAGE_CHARS = 512
 """Bound on `message`, whatever the request contained."""
+MAX_PARAM_CHARS = 256
+"""Bound on `param`."""
 
 _VALUES = error_pb2.ErrorReason.DESCRIPTOR.values_by_number
 _PREFIX = "ERROR_REASON_"
@@ -52,7 +62,8 @@ class Rejection:
     message: str
     """English prose for a person. Cut to `MAX_MESSAGE_CHARS` on the wire."""
     param: str | None = None
-    """Path of the member at fault, for example `input[2].content[0].text`."""
+    """Path of the member at fault, for example `input[2].content[0].text`; cut to
+    `MAX_PARAM_CHARS` on the wire."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Hints such as `retry-after`."""
 
@@ -72,7 +83,7 @@ class Rejection:
             type=error_type(self.reason),
             code=self.code,
             message=self.message[:MAX_MESSAGE_CHARS],
-            param=self.param,
+            param=None if self.param is None else self.param[:MAX_PARAM_CHARS],
             reason=self.reason,
             headers=dict(self.headers),
         )

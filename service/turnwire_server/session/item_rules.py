@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from turnwire.v1 import client_event_pb2, content_pb2, error_pb2, item_pb2, response_pb2
-from turnwire_server.session.conversation import OUTPUT_OF_CALL, Conversation, call_of
+from turnwire_server.session.conversation import Conversation, OpenCalls, item_text
 from turnwire_server.session.errors import Rejection, quoted
 from turnwire_server.session.tool_rules import ToolCatalogue
 
@@ -15,6 +15,9 @@ __all__ = ["CheckedInput", "ItemRules"]
 _ROLES = frozenset({"user", "assistant", "system", "developer"})
 _INPUT_PARTS = frozenset({"input_text", "text"})
 _ASSISTANT_PARTS = frozenset({"output_text", "refusal"})
+_OUTPUT_PARTS = _INPUT_PARTS | {"output_text"}
+_SUMMARY_PARTS = frozenset({"summary_text"})
+_REASONING_PARTS = frozenset({"reasoning_text", "text"})
 _MEDIA_PARTS = frozenset({"input_image", "input_file"})
 _ID_PREFIX = {
     "message": "msg_",
@@ -60,54 +63,32 @@ class ItemRules:
             conversation: What comes before it.
             outputs_required: Whether every open call must be answered (not for a warm-up).
         """
-        items = self._listed(given)
-        if isinstance(items, Rejection):
-            return items
         checked: list[item_pb2.Item] = []
-        for index, item in enumerate(items):
-            resolved = self._resolve(item, f"input[{index}]")
+        warnings: list[response_pb2.Warning] = []
+        for index, item in enumerate(_listed(given)):
+            path = f"input[{index}]"
+            resolved = self._resolve(item, path)
             if isinstance(resolved, Rejection):
                 return resolved
-            rejection = self._check_item(resolved, f"input[{index}]")
+            rejection = self._check_item(resolved, path, warnings)
             if rejection is not None:
                 return rejection
             checked.append(resolved)
-        warnings = []
-        if checked and checked[-1].WhichOneof("item") == "reasoning" and outputs_required:
-            # A cut history: the item that the reasoning led to is missing.
-            checked.pop()
-            warnings.append(
-                response_pb2.Warning(
-                    code="reasoning_dropped",
-                    message="The last item is reasoning without the item that follows it.",
-                    param=f"input[{len(items) - 1}]",
-                )
-            )
-        rejection = _check_pairs(checked, conversation, outputs_required=outputs_required)
-        return rejection or CheckedInput(tuple(checked), tuple(warnings))
-
-    def _listed(self, given: client_event_pb2.Input | None) -> Sequence[item_pb2.Item] | Rejection:
-        match given.WhichOneof("value") if given is not None else None:
-            case "items":
-                assert given is not None
-                return given.items.items
-            case "text":
-                assert given is not None
-                if not given.text:
-                    return _invalid("input", "The input is an empty string.")
-                content = content_pb2.Content(
-                    parts=content_pb2.ContentPartList(
-                        parts=[
-                            content_pb2.ContentPart(
-                                input_text=content_pb2.InputText(text=given.text)
-                            )
-                        ]
+        if outputs_required:
+            while checked and checked[-1].WhichOneof("item") == "reasoning":
+                # A cut history: the item that the reasoning led to is missing.
+                checked.pop()
+                warnings.append(
+                    response_pb2.Warning(
+                        code="reasoning_dropped",
+                        message="The last item is reasoning without the item that follows it.",
+                        param=f"input[{len(checked)}]",
                     )
                 )
-                message = item_pb2.MessageItem(role="user", content=content)
-                return [item_pb2.Item(message=message)]
-            case _:
-                return []
+            if not checked and not conversation.item_count:
+                return _missing("input", "There is nothing to answer: no input and no parent.")
+        rejection = _check_pairs(checked, conversation, outputs_required=outputs_required)
+        return rejection or CheckedInput(tuple(checked), tuple(warnings))
 
     def _resolve(self, item: item_pb2.Item, path: str) -> item_pb2.Item | Rejection:
         """Return the item that is meant, with an id: a reference is replaced by its item."""
@@ -115,6 +96,8 @@ class ItemRules:
         if arm is None:
             return _missing(f"{path}.type", "An item needs a type.")
         if arm == "item_reference":
+            if not item.item_reference.id:
+                return _missing(f"{path}.id", "A reference needs the id of an item.")
             found = self.find_item(item.item_reference.id)
             if found is None:
                 return Rejection(
@@ -135,7 +118,9 @@ class ItemRules:
             value.id = self.new_id(prefix)
         return item
 
-    def _check_item(self, item: item_pb2.Item, path: str) -> Rejection | None:
+    def _check_item(
+        self, item: item_pb2.Item, path: str, warnings: list[response_pb2.Warning]
+    ) -> Rejection | None:
         match item.WhichOneof("item"):
             case "message":
                 return self._check_message(item.message, path)
@@ -150,8 +135,20 @@ class ItemRules:
             case "custom_tool_call_output":
                 custom = item.custom_tool_call_output
                 return _required(custom, path, "call_id") or _check_output(custom.output, path)
+            case "reasoning":
+                summary, content = item.reasoning.summary, item.reasoning.content
+                return _check_parts(summary, f"{path}.summary", _SUMMARY_PARTS) or _check_parts(
+                    content, f"{path}.content", _REASONING_PARTS
+                )
             case "additional_tools":
-                return self.tools.check_list(item.additional_tools.tools, f"{path}.tools")
+                role = item.additional_tools.role
+                if role not in ("", "developer"):
+                    return _invalid(f"{path}.role", f"{quoted(role)} is not 'developer'.")
+                found = self.tools.check_list(item.additional_tools.tools, f"{path}.tools")
+                if isinstance(found, Rejection):
+                    return found
+                warnings.extend(found)
+                return None
             case _:
                 return None
 
@@ -165,33 +162,33 @@ class ItemRules:
                 "'developer'.",
             )
         path = f"{path}.content"
-        is_assistant = message.role == "assistant"
-        match message.content.WhichOneof("value"):
-            case None:
-                return _missing(path, "A message needs content.")
-            case "text":
-                if not message.content.text and not is_assistant:
-                    return _invalid(path, "The content is empty.")
-                return None
-            case _:
-                parts = message.content.parts.parts
-                if not parts and not is_assistant:
-                    return _invalid(path, "The content is empty.")
-                allowed = _ASSISTANT_PARTS if is_assistant else _INPUT_PARTS
-                if is_assistant and not self.is_strict:
-                    allowed = allowed | _INPUT_PARTS
-                return _check_parts(parts, path, allowed)
+        allowed = _INPUT_PARTS
+        if message.role == "assistant":
+            allowed = _ASSISTANT_PARTS if self.is_strict else _ASSISTANT_PARTS | _INPUT_PARTS
+        if message.content.WhichOneof("value") is None:
+            return _missing(path, "A message needs content.")
+        rejection = _check_parts(message.content.parts.parts, path, allowed)
+        if rejection is not None:
+            return rejection
+        if message.role != "assistant" and not item_text(message.content):
+            return _invalid(path, "The content is empty.")
+        return None
+
+
+def _listed(given: client_event_pb2.Input | None) -> Sequence[item_pb2.Item]:
+    """Return the items of an input; text is one user message, empty text is nothing."""
+    if given is None or not given.text:
+        return given.items.items if given is not None else ()
+    part = content_pb2.ContentPart(input_text=content_pb2.InputText(text=given.text))
+    content = content_pb2.Content(parts=content_pb2.ContentPartList(parts=[part]))
+    return [item_pb2.Item(message=item_pb2.MessageItem(role="user", content=content))]
 
 
 def _check_output(content: content_pb2.Content, path: str) -> Rejection | None:
     path = f"{path}.output"
-    match content.WhichOneof("value"):
-        case None:
-            return _missing(path, "A tool output needs an output.")
-        case "text":
-            return None
-        case _:
-            return _check_parts(content.parts.parts, path, _INPUT_PARTS | {"output_text"})
+    if content.WhichOneof("value") is None:
+        return _missing(path, "A tool output needs an output.")
+    return _check_parts(content.parts.parts, path, _OUTPUT_PARTS)
 
 
 def _check_parts(
@@ -216,26 +213,23 @@ def _check_parts(
 def _check_pairs(
     items: Sequence[item_pb2.Item], conversation: Conversation, *, outputs_required: bool
 ) -> Rejection | None:
-    calls = dict(conversation.open_calls)
+    calls = OpenCalls(conversation)
     for index, item in enumerate(items):
+        if calls.read(item):
+            continue
         arm = item.WhichOneof("item") or ""
-        call_id = call_of(item)
-        if call_id is not None:
-            calls[call_id] = OUTPUT_OF_CALL[arm]
-        elif arm.endswith("_call_output"):
-            call_id = getattr(item, arm).call_id
-            if calls.pop(call_id, None) != arm:
-                return Rejection(
-                    error_pb2.ERROR_REASON_INVALID_VALUE,
-                    f"No tool call found for function call output with call_id {call_id[:80]}.",
-                    param=f"input[{index}].call_id",
-                )
-    if calls and outputs_required:
-        return Rejection(
-            error_pb2.ERROR_REASON_INVALID_VALUE,
-            f"No tool output found for function call {next(iter(calls))[:80]}.",
-            param="input",
+        kind, call_id = arm.replace("_", " "), getattr(item, arm).call_id
+        is_output = arm.endswith("_output")
+        return _invalid(
+            f"input[{index}].call_id",
+            f"No tool call found for {kind} with call_id {call_id[:80]}."
+            if is_output
+            else f"The {kind} {call_id[:80]} is there already and has no output yet.",
         )
+    if calls.open and outputs_required:
+        call_id, output = next(iter(calls.open.items()))
+        kind = output.removesuffix("_output").replace("_", " ")
+        return _invalid("input", f"No tool output found for {kind} {call_id[:80]}.")
     return None
 
 

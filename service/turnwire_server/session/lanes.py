@@ -10,9 +10,21 @@ from turnwire_server.session.errors import Rejection
 from turnwire_server.session.settings import SessionSettings
 from turnwire_server.session.turns import Turn
 
-__all__ = ["Lanes"]
+__all__ = ["Lanes", "check_lane_name"]
 
 _LANE_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,256}", re.ASCII)
+
+
+def check_lane_name(name: str) -> Rejection | None:
+    """Check a `stream_id` as a client gave it."""
+    if _LANE_NAME.fullmatch(name):
+        return None
+    return Rejection(
+        error_pb2.ERROR_REASON_INVALID_STREAM_ID,
+        "stream_id must be a non-empty string of at most 256 characters: letters, digits, "
+        "underscores, hyphens and periods only.",
+        param="stream_id",
+    )
 
 
 class Lanes:
@@ -36,16 +48,12 @@ class Lanes:
         return not self._running and not self._queued
 
     def admit(self, name: str | None) -> Rejection | None:
-        """Open the lane `name` if it is new; None is the default lane and always open."""
+        """Open the lane `name` if it is new; None is the default lane and always open.
+
+        The name must have passed `check_lane_name`.
+        """
         if name in self._queues:
             return None
-        if not _LANE_NAME.fullmatch(name or ""):
-            return Rejection(
-                error_pb2.ERROR_REASON_INVALID_STREAM_ID,
-                "stream_id must be a non-empty string of at most 256 characters: letters, digits, "
-                "underscores, hyphens and periods only.",
-                param="stream_id",
-            )
         limit = self._settings.max_named_lanes
         if len(self._queues) > limit:
             return Rejection(
@@ -75,8 +83,10 @@ class Lanes:
         return None
 
     def _could_start(self, turn: Turn) -> bool:
+        """Whether `turn` would not wait at all, so that the bounds on waiting do not hold it."""
         return (
-            turn.lane not in self._running
+            not turn.waits_for_parent
+            and turn.lane not in self._running
             and not self._queues[turn.lane]
             and len(self._running) < self._settings.max_in_flight
         )
@@ -96,18 +106,15 @@ class Lanes:
                 ready = head
         if ready is None:
             return None
-        self._leave(ready)
+        self.withdraw(ready)
         self._running[ready.lane] = ready
         return ready
 
-    def _leave(self, turn: Turn) -> None:
+    def withdraw(self, turn: Turn) -> None:
+        """Take a waiting turn out of its lane."""
         self._queues[turn.lane].remove(turn)
         self._queued -= 1
         self._queued_bytes -= turn.size
-
-    def withdraw(self, turn: Turn) -> None:
-        """Take a waiting turn out of its lane."""
-        self._leave(turn)
 
     def release(self, turn: Turn) -> None:
         """Note that a running turn is over."""

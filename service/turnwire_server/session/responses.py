@@ -83,7 +83,11 @@ def _or(create: client_event_pb2.ResponseCreate, name: str, default: _Value) -> 
 
 
 def usage_of(
-    *, input_tokens: int, cached_tokens: int, output_tokens: int, reasoning_tokens: int = 0
+    *,
+    input_tokens: int = 0,
+    cached_tokens: int = 0,
+    output_tokens: int = 0,
+    reasoning_tokens: int = 0,
 ) -> response_pb2.Usage:
     """Return a usage object. `cached_tokens` is held to `input_tokens`."""
     return response_pb2.Usage(

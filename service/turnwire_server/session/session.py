@@ -13,12 +13,16 @@ from collections.abc import Callable
 from turnwire.v1 import client_event_pb2, error_pb2, item_pb2, server_event_pb2
 from turnwire_server.session.cache import CachedResponse, ResponseCache
 from turnwire_server.session.errors import Rejection, quoted
-from turnwire_server.session.lanes import Lanes
+from turnwire_server.session.lanes import Lanes, check_lane_name
 from turnwire_server.session.lifecycle import TurnTrigger
 from turnwire_server.session.settings import SessionSettings
+from turnwire_server.session.steering import inject_failed, steer_failed
 from turnwire_server.session.turns import Turn
 
 __all__ = ["Session"]
+
+_MAX_EVENT_ID_CHARS = 256
+"""An `event_id` comes back in answers, which are bounded; a longer one is refused."""
 
 ServerEvent = server_event_pb2.ServerEvent
 
@@ -91,9 +95,23 @@ class Session:
             now: Seconds on the driver's monotonic clock.
         """
         self._received += 1
-        event_id = event.event_id if event.HasField("event_id") else None
+        arm = event.WhichOneof("event")
+        if arm == "response_processed":
+            return  # not even its faults are answered: the client would blame its next turn
+        event_id = event.event_id or None
         stream_id = event.stream_id if event.HasField("stream_id") else None
-        match event.WhichOneof("event"):
+        if event_id is not None and len(event_id) > _MAX_EVENT_ID_CHARS:
+            rejection = Rejection(
+                error_pb2.ERROR_REASON_INVALID_VALUE,
+                f"event_id may have at most {_MAX_EVENT_ID_CHARS} characters.",
+                param="event_id",
+            )
+            self._reject(rejection, _valid(stream_id), None)
+            return
+        if stream_id is not None and (misnamed := check_lane_name(stream_id)) is not None:
+            self._reject(misnamed, None, event_id)
+            return
+        match arm:
             case "response_create":
                 self._create(event.response_create, stream_id, event_id, size, now, None)
             case "response_cancel":
@@ -101,11 +119,9 @@ class Session:
             case "response_steer":
                 self._steer(event.response_steer)
             case "response_inject":
-                self._inject(event.response_inject, stream_id)
+                self._events.append(inject_failed(event.response_inject, stream_id))
             case "response_append":
                 self._append(event.response_append, stream_id, event_id)
-            case "response_processed":
-                pass
             case "turnwire_session_start":
                 self._start(event.turnwire_session_start, event_id)
             case "turnwire_session_resume":
@@ -144,17 +160,25 @@ class Session:
         Args:
             rejection: Why.
             create: Not None when it was a create: then it is answered in its lane's order and
-                counts as a failed continuation of `create.previous_response_id`.
+                counts as a failed continuation of `create.previous_response_id`. One whose
+                lane is not known is answered at once.
             stream_id: The lane, if it could be read.
             event_id: The event's id, if it could be read.
             size: Bytes on the wire.
             now: Seconds on the driver's monotonic clock.
         """
         self._received += 1
-        if create is None:
-            self._reject(rejection, stream_id, event_id)
+        if event_id is not None and len(event_id) > _MAX_EVENT_ID_CHARS:
+            event_id = None
+        lane = _valid(stream_id)
+        if (
+            create is None
+            or lane != stream_id
+            or rejection.reason == error_pb2.ERROR_REASON_INVALID_STREAM_ID
+        ):
+            self._reject(rejection, lane, event_id)
         else:
-            self._create(create, stream_id, event_id, size, now, rejection)
+            self._create(create, lane, event_id or None, size, now, rejection)
 
     def end_turn(self, turn: Turn, outcome: CachedResponse | None) -> None:
         """Take back a turn that the driver ran, before its terminal event is sent.
@@ -162,7 +186,8 @@ class Session:
         Args:
             turn: A turn from `turns_to_start`.
             outcome: What continues it; None when it failed or was refused: then its parent is
-                evicted if it was on the same lane.
+                evicted if it was on the same lane. Creates that wait for this turn get it as
+                their parent, pinned; without one they will not find their parent.
         """
         turn.move(TurnTrigger.END)
         self._lanes.release(turn)
@@ -177,17 +202,29 @@ class Session:
         self._start_ready()
 
     def close_to_creates(self, rejection: Rejection) -> None:
-        """Answer every further create with `rejection`: the connection is too old."""
+        """Answer every further create with `rejection`, in its lane's order."""
         self._closed_to_creates = rejection
 
-    def cancel_all(self) -> None:
-        """End everything that runs and drop what waits: the peer is gone."""
-        for turn in self._lanes.waiting():
+    def cancel_all(self, rejection: Rejection | None = None) -> None:
+        """End everything that runs, and withdraw what waits.
+
+        Args:
+            rejection: The answer to the creates that wait; None when the peer is gone, so that
+                there is nobody to answer.
+        """
+        unstarted, self._to_start = self._to_start, []
+        for turn in unstarted:
+            self._lanes.release(turn)
+            turn.move(TurnTrigger.END)
+        waiting = self._lanes.waiting()
+        for turn in waiting:
             self._lanes.withdraw(turn)
             turn.move(TurnTrigger.CANCEL)
+        if rejection is not None:
+            for turn in (*unstarted, *waiting):
+                self._reject(rejection, turn.lane, turn.event_id)
         for turn in self._lanes.running:
             self._cancel_running(turn)
-        self._to_start.clear()
 
     def forget(self) -> None:
         """Give the cache back. The session must be idle."""
@@ -212,15 +249,11 @@ class Session:
         now: float,
         refusal: Rejection | None,
     ) -> None:
-        if event_id is not None and not self._is_new(event_id):
-            return
-        if self._closed_to_creates is not None:
-            self._reject(self._closed_to_creates, stream_id, event_id)
+        if event_id in self._event_ids:
             return
         rejection = self._lanes.admit(stream_id)
         if rejection is not None:
-            lost = rejection.reason == error_pb2.ERROR_REASON_INVALID_STREAM_ID
-            self._reject(rejection, None if lost else stream_id, event_id)
+            self._reject(rejection, stream_id, event_id)
             return
         self._turns += 1
         turn = Turn(
@@ -231,32 +264,30 @@ class Session:
             event_id=event_id,
             size=size,
             received_at=now,
-            refusal=refusal,
+            refusal=refusal or self._closed_to_creates,
         )
         self._pin_parent(turn)
         rejection = self._lanes.enqueue(turn)
         if rejection is not None:
             self._reject(rejection, stream_id, event_id)
             return
+        if event_id is not None:
+            self._remember(event_id)
         self._start_ready()
 
-    def _is_new(self, event_id: str) -> bool:
-        if event_id in self._event_ids:
-            return False
+    def _remember(self, event_id: str) -> None:
+        """Note an accepted create. One that never got in line may be sent again as it was."""
         self._event_ids[event_id] = None
         if len(self._event_ids) > self._settings.max_event_ids:
             self._event_ids.popitem(last=False)
-        return True
 
     def _pin_parent(self, turn: Turn) -> None:
         parent_id = turn.previous_response_id
-        if parent_id is None:
+        if parent_id is None or turn.refusal is not None:
             return
         turn.parent = self._cache.find(parent_id, turn.lane)
         if turn.parent is None:
-            for running in self._lanes.running:
-                if running.response_id == parent_id:
-                    turn.parent_turn = running
+            turn.parent_turn = self._running_response(parent_id)
 
     def _start_ready(self) -> None:
         while (turn := self._lanes.pop_ready()) is not None:
@@ -280,22 +311,19 @@ class Session:
         event_id: str | None,
     ) -> None:
         if cancel.response_id:
-            for turn in self._lanes.running:
-                if turn.response_id == cancel.response_id:
-                    self._cancel_running(turn)
-            return
-        if event_id is not None:
+            target = self._running_response(cancel.response_id)
+        elif event_id in self._event_ids:
+            # It names a create. Should that be over, what runs on its lane now is another turn.
             for turn in self._lanes.waiting():
                 if turn.event_id == event_id:
                     self._cancel_waiting(turn)
                     return
-            for turn in self._lanes.running:
-                if turn.event_id == event_id:
-                    self._cancel_running(turn)
-                    return
-        running = self._lanes.running_on(stream_id)
-        if running is not None:
-            self._cancel_running(running)
+            running = self._lanes.running
+            target = next((turn for turn in running if turn.event_id == event_id), None)
+        else:
+            target = self._lanes.running_on(stream_id)
+        if target is not None:
+            self._cancel_running(target)
 
     def _cancel_running(self, turn: Turn) -> None:
         if not turn.is_cancelled:
@@ -313,45 +341,7 @@ class Session:
         self._start_ready()
 
     def _steer(self, steer: client_event_pb2.ResponseSteer) -> None:
-        target = self._running_response(steer.previous_response_id)
-        reason = (
-            error_pb2.ERROR_REASON_RESPONSE_NOT_FOUND
-            if target is None
-            else error_pb2.ERROR_REASON_STEERING_NOT_SUPPORTED
-        )
-        message = (
-            f"No response {quoted(steer.previous_response_id)} runs on this connection."
-            if target is None
-            else "This server does not steer responses yet."
-        )
-        failed = server_event_pb2.ResponseSteerFailed(
-            steer=server_event_pb2.Steer(
-                previous_response_id=steer.previous_response_id,
-                input=steer.input if steer.HasField("input") else None,
-            ),
-            error=Rejection(reason, message, param="previous_response_id").body(),
-        )
-        self._events.append(
-            ServerEvent(
-                sequence_number=0,
-                stream_id=target.lane if target else None,
-                response_steer_failed=failed,
-            )
-        )
-
-    def _inject(self, inject: client_event_pb2.ResponseInject, stream_id: str | None) -> None:
-        failed = server_event_pb2.ResponseInjectFailed(
-            response_id=inject.response_id,
-            input=inject.input if inject.HasField("input") else None,
-            error=Rejection(
-                error_pb2.ERROR_REASON_RESPONSE_NOT_FOUND,
-                "No response here takes injected items.",
-                param="response_id",
-            ).body(),
-        )
-        self._events.append(
-            ServerEvent(sequence_number=0, stream_id=stream_id, response_inject_failed=failed)
-        )
+        self._events.append(steer_failed(steer, self._running_response(steer.previous_response_id)))
 
     def _append(
         self,
@@ -394,3 +384,8 @@ class Session:
 
     def _reject(self, rejection: Rejection, stream_id: str | None, event_id: str | None) -> None:
         self._events.append(rejection.event(stream_id, event_id))
+
+
+def _valid(stream_id: str | None) -> str | None:
+    """Return a lane's name as it may be shown: None when it is none."""
+    return stream_id if stream_id is None or check_lane_name(stream_id) is None else None

@@ -22,6 +22,6 @@ class SessionSettings:
     max_warm_ups: int = 8
     """Warm-ups that stay usable after a newer response took their lane."""
     max_event_ids: int = 1024
-    """Newest `event_id`s remembered to recognise a repeated create."""
+    """Newest `event_id`s of accepted creates, remembered to recognise a repeated one."""
     strict_content: bool = False
     """Whether assistant messages may hold `output_text` and `refusal` only."""

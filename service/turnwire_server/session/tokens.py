@@ -54,7 +54,7 @@ class TokenIds(Sequence[int]):
 
     def as_array(self, start: int = 0, stop: int | None = None) -> array[int]:
         """Return a flat copy of `ids[start:stop]`."""
-        return self._buffer[start : self._length if stop is None else min(stop, self._length)]
+        return self[start:stop]
 
     def __len__(self) -> int:
         return self._length
@@ -65,7 +65,9 @@ class TokenIds(Sequence[int]):
     def __getitem__(self, index: slice) -> array[int]: ...
     def __getitem__(self, index: int | slice) -> int | array[int]:
         if isinstance(index, slice):
-            return self._buffer[slice(*index.indices(self._length))]
+            start, stop, step = index.indices(self._length)
+            # A stop of -1 means "down to the first"; in a slice it would mean the last.
+            return self._buffer[start : stop if stop >= 0 else None : step]
         if not -self._length <= index < self._length:
             raise IndexError(index)
         return self._buffer[index if index >= 0 else index + self._length]

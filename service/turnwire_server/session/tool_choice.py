@@ -49,7 +49,7 @@ def check_tool_choice(
         case "allowed_tools":
             return _allowed(choice.allowed_tools, tools)
         case None:
-            return _refused("tool_choice.type", "tool_choice needs a type.")
+            return _untyped("tool_choice")
         case hosted:
             return Rejection(
                 error_pb2.ERROR_REASON_UNSUPPORTED_VALUE,
@@ -68,31 +68,28 @@ def _mode(mode: str, tools: ToolSet) -> CheckedChoice | Rejection:
     return CheckedChoice(mode)
 
 
-def _find(named: tool_pb2.NamedToolChoice, kind: str, tools: ToolSet) -> str | None:
-    if named.namespace:
-        candidates = [f"{named.namespace}.{named.name}"]
-    else:
-        # A call names an inner tool without its namespace too, as long as that is unambiguous.
-        candidates = [
-            tool.qualified_name
-            for tool in tools.tools
-            if named.name in (tool.name, tool.qualified_name)
-        ]
-    found = [
-        name
-        for name in candidates
-        if name in tools.by_qualified_name and tools.by_qualified_name[name].kind == kind
-    ]
-    return found[0] if found else None
+def _find(named: tool_pb2.NamedToolChoice, kind: str, tools: ToolSet) -> list[str]:
+    """Return the qualified names of the tools that may be meant."""
+    name = f"{named.namespace}.{named.name}" if named.namespace else named.name
+    exact = tools.by_qualified_name.get(name)
+    if exact is not None and exact.kind == kind:
+        return [name]
+    # An inner tool may be named without its namespace.
+    return [tool.qualified_name for tool in tools.tools if tool.name == name and tool.kind == kind]
 
 
 def _named(
     named: tool_pb2.NamedToolChoice, kind: str, tools: ToolSet, path: str
 ) -> CheckedChoice | Rejection:
-    name = _find(named, kind, tools)
-    if name is None:
-        return _refused(f"{path}.name", f"No {kind} tool is named {quoted(named.name)}.")
-    return CheckedChoice("required", (name,))
+    names = _find(named, kind, tools)
+    if len(names) == 1:
+        return CheckedChoice("required", tuple(names))
+    if names:
+        return _refused(
+            f"{path}.namespace",
+            f"Tools of several namespaces are named {quoted(named.name)}: say which.",
+        )
+    return _refused(f"{path}.name", f"No {kind} tool is named {quoted(named.name)}.")
 
 
 def _allowed(choice: tool_pb2.AllowedToolsChoice, tools: ToolSet) -> CheckedChoice | Rejection:
@@ -102,17 +99,29 @@ def _allowed(choice: tool_pb2.AllowedToolsChoice, tools: ToolSet) -> CheckedChoi
     for index, entry in enumerate(choice.tools):
         path = f"tool_choice.tools[{index}]"
         arm = entry.WhichOneof("choice")
+        if arm is None:
+            return _untyped(path)
+        if arm in ("mode", "allowed_tools"):
+            return _refused(path, "A mode or a list of tools cannot be here.")
         if arm not in ("function", "custom"):
             continue  # a tool that this server does not run, dropped from `tools` with a warning
         found = _named(getattr(entry, arm), arm, tools, path)
         if isinstance(found, Rejection):
             return found
         names.extend(found.allowed or ())
-    if not names:
-        return _refused(
-            "tool_choice.tools", "tools must name at least one tool that can be called."
-        )
-    return CheckedChoice(choice.mode, tuple(dict.fromkeys(names)))
+    if names:
+        return CheckedChoice(choice.mode, tuple(dict.fromkeys(names)))
+    if choice.tools and choice.mode == "auto":
+        return CheckedChoice("none")  # all that it may call is dropped
+    return _refused("tool_choice.tools", "tools must name at least one tool that can be called.")
+
+
+def _untyped(path: str) -> Rejection:
+    return Rejection(
+        error_pb2.ERROR_REASON_MISSING_REQUIRED_PARAMETER,
+        "The choice of a tool needs a type.",
+        param=f"{path}.type",
+    )
 
 
 def _refused(path: str, message: str) -> Rejection:

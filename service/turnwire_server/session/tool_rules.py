@@ -12,6 +12,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from turnwire.v1 import error_pb2, response_pb2, tool_pb2
 from turnwire_server.session.errors import Rejection, quoted
@@ -21,6 +22,7 @@ __all__ = ["CheckedTools", "ToolCatalogue", "is_json_object"]
 
 _NAME = re.compile(r"[A-Za-z0-9_\-]{1,128}", re.ASCII)
 _SYNTAXES = frozenset({"lark", "regex"})
+_ENTRY_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +39,29 @@ class CheckedTools:
 def is_json_object(text: str) -> bool:
     """Return whether `text` is the JSON of an object."""
     try:
-        return isinstance(json.loads(text), dict)
-    except ValueError:
+        return isinstance(json.loads(text, parse_constant=_no_constant), dict)
+    except (ValueError, RecursionError):  # RecursionError: nested without end
         return False
+
+
+def _no_constant(name: str) -> NoReturn:
+    """Refuse NaN and the infinities, which Python reads and JSON does not have."""
+    raise ValueError(name)
 
 
 class ToolCatalogue:
     """Checks tools, and remembers what it checked."""
 
-    def __init__(self, capacity: int = 256) -> None:
-        """Make an empty catalogue that remembers the newest `capacity` lists of tools."""
-        self._capacity = capacity
-        self._known: OrderedDict[bytes, CheckedTools | Rejection] = OrderedDict()
+    def __init__(self, max_bytes: int = 16 * 1024 * 1024) -> None:
+        """Make an empty catalogue.
+
+        Args:
+            max_bytes: Bound on the serialized tools of the lists that it remembers, and 1 KiB
+                for each list; those used last stay.
+        """
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._known: OrderedDict[bytes, tuple[CheckedTools | Rejection, int]] = OrderedDict()
 
     def check(
         self, tools: Sequence[tool_pb2.Tool], added: Sequence[bytes] = ()
@@ -60,42 +73,56 @@ class ToolCatalogue:
             added: Serialized tools that `additional_tools` items offered; already checked.
         """
         digest = hashlib.blake2b(digest_size=16)
-        for tool in tools:
-            encoded = tool.SerializeToString()
-            digest.update(len(encoded).to_bytes(4, "big") + encoded)
-        for encoded in added:
-            digest.update(b"\xff" + len(encoded).to_bytes(4, "big") + encoded)
+        size = _ENTRY_BYTES
+        for mark, encoded in (
+            *((b"\x00", tool.SerializeToString()) for tool in tools),
+            *((b"\xff", encoded) for encoded in added),
+        ):
+            digest.update(mark + len(encoded).to_bytes(4, "big") + encoded)
+            size += len(encoded)
         fingerprint = digest.digest()
         known = self._known.get(fingerprint)
-        if known is None:
-            every = [*tools, *(tool_pb2.Tool.FromString(encoded) for encoded in added)]
-            known = _check(every, len(tools), fingerprint)
-            self._known[fingerprint] = known
-            if len(self._known) > self._capacity:
-                self._known.popitem(last=False)
-        else:
+        if known is not None:
             self._known.move_to_end(fingerprint)
-        return known
+            return known[0]
+        checked = _check(tools, added, fingerprint)
+        if size > self._max_bytes:
+            return checked
+        self._known[fingerprint] = checked, size
+        self._bytes += size
+        while self._bytes > self._max_bytes:
+            _, (_, freed) = self._known.popitem(last=False)
+            self._bytes -= freed
+        return checked
 
-    def check_list(self, tools: Sequence[tool_pb2.Tool], path: str) -> Rejection | None:
-        """Check the tools of an `additional_tools` item at `path`."""
-        return _Checker().read(tools, path)
+    def check_list(
+        self, tools: Sequence[tool_pb2.Tool], path: str
+    ) -> tuple[response_pb2.Warning, ...] | Rejection:
+        """Check the tools of an `additional_tools` item, which are at `path`.
+
+        Returns:
+            What will be dropped of them.
+        """
+        checker = _Checker()
+        rejection = checker.read(tools, path)
+        return tuple(checker.warnings) if rejection is None else rejection
 
 
 def _check(
-    tools: Sequence[tool_pb2.Tool], own: int, fingerprint: bytes
+    tools: Sequence[tool_pb2.Tool], added: Sequence[bytes], fingerprint: bytes
 ) -> CheckedTools | Rejection:
     checker = _Checker()
-    rejection = checker.read(tools[:own], "tools")
+    rejection = checker.read(tools, "tools")
     if rejection is not None:
         return rejection
+    warnings = tuple(checker.warnings)  # what is dropped of `added` was said when it came
     checker.is_replacing = True  # a tool offered again by a later item takes the place of the first
-    checker.read(tools[own:], "input")
+    checker.read([tool_pb2.Tool.FromString(encoded) for encoded in added], "input")
     if not checker.specs:
         fingerprint = b""
     specs = tuple(checker.specs.values())
-    echo = tuple(_without_credentials(tool) for tool in tools[:own])
-    return CheckedTools(ToolSet.of(specs, fingerprint), tuple(checker.warnings), echo)
+    echo = tuple(_without_credentials(tool) for tool in tools)
+    return CheckedTools(ToolSet.of(specs, fingerprint), warnings, echo)
 
 
 def _without_credentials(tool: tool_pb2.Tool) -> tool_pb2.Tool:
@@ -171,8 +198,15 @@ class _Checker:
         self, tool: tool_pb2.CustomTool, path: str, namespace: str | None
     ) -> Rejection | None:
         grammar = tool.format.grammar
-        if tool.format.WhichOneof("format") == "grammar" and grammar.syntax not in _SYNTAXES:
-            return _invalid(f"{path}.format.syntax", "syntax must be 'lark' or 'regex'.")
+        match tool.format.WhichOneof("format"):
+            case "grammar" if grammar.syntax not in _SYNTAXES:
+                return _invalid(f"{path}.format.syntax", "syntax must be 'lark' or 'regex'.")
+            case "grammar" if not grammar.definition:
+                return _missing(f"{path}.format.definition", "A grammar needs a definition.")
+            case None if tool.HasField("format"):
+                return _missing(f"{path}.format.type", "A format needs a type.")
+            case _:
+                pass
         spec = ToolSpec(
             tool.name,
             "custom",

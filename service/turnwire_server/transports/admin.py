@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from aiohttp import web
 
-if TYPE_CHECKING:
-    from turnwire_server.runtime.services import Services
+from turnwire_server.runtime.services import Services
 
 __all__ = ["admin_routes"]
 

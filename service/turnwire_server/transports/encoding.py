@@ -7,10 +7,14 @@ transport's; the framing of a `ServerFrame` is here, because it is protobuf.
 
 from __future__ import annotations
 
+import orjson
+
 from turnwire import _codec
-from turnwire.v1 import annotations_pb2, error_pb2, server_event_pb2
+from turnwire.v1 import annotations_pb2, server_event_pb2
+from turnwire.v1.client_event_pb2 import ResponseCreate
 from turnwire_server.codec.deltas import DeltaTemplate
-from turnwire_server.codec.requests import Fault
+from turnwire_server.codec.faults import Fault
+from turnwire_server.codec.status import reason_of_code
 from turnwire_server.session.errors import Rejection
 from turnwire_server.session.events import TERMINAL_ARMS, Delta, Outgoing, Part
 
@@ -20,6 +24,7 @@ __all__ = [
     "frame_entry",
     "is_terminal",
     "public_type",
+    "refused_create",
     "rejection_of",
 ]
 
@@ -73,10 +78,30 @@ def is_terminal(event: Outgoing) -> bool:
 def rejection_of(fault: Fault) -> Rejection:
     """Return the rejection for JSON that could not be decoded."""
     return Rejection(
-        reason=error_pb2.ErrorReason.Value(f"ERROR_REASON_{fault.code.upper()}"),
+        reason=reason_of_code(fault.code),
         message=fault.message,
         param=fault.param,
     )
+
+
+def refused_create(data: str) -> ResponseCreate | None:
+    """Return what a session must know of a create that could not be decoded.
+
+    Args:
+        data: JSON that the codec refused.
+
+    Returns:
+        A create with no more than its parent, which it fails to continue; None when the JSON is
+        no create.
+    """
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(value, dict) or value.get("type") != "response.create":
+        return None
+    parent = value.get("previous_response_id")
+    return ResponseCreate(previous_response_id=parent if isinstance(parent, str) else None)
 
 
 class _Templates(dict[Part, DeltaTemplate]):

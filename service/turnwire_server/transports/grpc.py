@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 from google.protobuf import message
 from grpc_health.v1 import health, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from turnwire.v1 import session_pb2
 from turnwire.v1.client_event_pb2 import ClientEvent, TurnwireSessionStart
@@ -19,6 +19,8 @@ from turnwire.v1.error_pb2 import (
     ERROR_REASON_SERVER_IS_OVERLOADED,
     ERROR_REASON_WEBSOCKET_CONNECTION_LIMIT_REACHED,
 )
+from turnwire_server.runtime.connection import Connection
+from turnwire_server.runtime.services import Services
 from turnwire_server.runtime.unary import UnaryApi
 from turnwire_server.session.errors import Rejection
 from turnwire_server.transports.grpc_health import HealthServicer
@@ -32,10 +34,6 @@ from turnwire_server.transports.grpc_services import (
 )
 from turnwire_server.transports.grpc_status import Context, abort, guarded, undecodable
 from turnwire_server.transports.turns import overload
-
-if TYPE_CHECKING:
-    from turnwire_server.runtime.connection import Connection
-    from turnwire_server.runtime.services import Services
 
 __all__ = ["SESSION_SERVICE", "GrpcSettings", "SessionServicer", "make_grpc_server"]
 
@@ -108,7 +106,9 @@ class SessionServicer:
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the service."""
-        connect = grpc.stream_stream_rpc_method_handler(guarded(self.connect))
+        connect: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(
+            guarded(self.connect)
+        )
         return grpc.method_handlers_generic_handler(SESSION_SERVICE, {"Connect": connect})
 
     async def connect(self, requests: object, context: Context) -> None:
@@ -186,9 +186,7 @@ def _reflection_v1(names: list[str]) -> grpc.GenericRpcHandler:
     servicer = reflection.aio.ReflectionServicer([*names, REFLECTION_V1])
     method = grpc.stream_stream_rpc_method_handler(
         servicer.ServerReflectionInfo,
-        request_deserializer=reflection._reflection_pb2.ServerReflectionRequest.FromString,
-        response_serializer=(
-            reflection._reflection_pb2.ServerReflectionResponse.SerializeToString
-        ),
+        request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
+        response_serializer=(reflection_pb2.ServerReflectionResponse.SerializeToString),
     )
     return grpc.method_handlers_generic_handler(REFLECTION_V1, {"ServerReflectionInfo": method})

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING
 
 import grpc
+from google.protobuf import message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from turnwire_server.runtime.services import Services
 from turnwire_server.transports.grpc_status import Context
-
-if TYPE_CHECKING:
-    from turnwire_server.runtime.services import Services
 
 __all__ = ["HealthServicer"]
 
@@ -20,14 +18,14 @@ WATCH_INTERVAL_S = 1.0
 """How often a watched status is looked up, in seconds."""
 
 
-class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # Generated, untyped.
+class HealthServicer(health_pb2_grpc.HealthServicer):
     """SERVING while new work is accepted, NOT_SERVING after; the same for each service."""
 
     def __init__(self, services: Services, names: Sequence[str]) -> None:
         self._services = services
         self._names = frozenset(("", *names))
 
-    def _status(self, name: str) -> health_pb2.HealthCheckResponse.ServingStatus:
+    def _status(self, name: str) -> int:
         if name not in self._names:
             return health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
         if self._services.accepting:
@@ -47,18 +45,16 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # G
         self, request: health_pb2.HealthCheckRequest, context: Context
     ) -> AsyncIterator[health_pb2.HealthCheckResponse]:
         """Yield the status now and whenever it changed; ends when the client cancels."""
-        sent: health_pb2.HealthCheckResponse.ServingStatus | None = None
+        sent: int | None = None
         while True:
             if (status := self._status(request.service)) != sent:
                 sent = status
                 yield health_pb2.HealthCheckResponse(status=status)
             await asyncio.sleep(WATCH_INTERVAL_S)
 
-    async def List(
-        self, request: health_pb2.HealthListRequest, context: Context
-    ) -> health_pb2.HealthListResponse:
+    async def List(self, request: message.Message, context: Context) -> message.Message:
         """Return the status of every service."""
-        return health_pb2.HealthListResponse(
+        return health_pb2.HealthListResponse(  # type: ignore[attr-defined]  # Newer than its stub.
             statuses={
                 name: health_pb2.HealthCheckResponse(status=self._status(name))
                 for name in self._names

@@ -7,14 +7,16 @@ status and not grpcio's.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
-from google.protobuf import message
+from google.protobuf import message, message_factory
 
 from turnwire.v1 import models_service_pb2, responses_service_pb2
 from turnwire.v1.client_event_pb2 import ResponseCreate
 from turnwire.v1.error_pb2 import ERROR_REASON_SERVER_ERROR, ErrorBody
+from turnwire_server.runtime.services import Services
+from turnwire_server.runtime.unary import UnaryApi
 from turnwire_server.session.errors import Rejection
 from turnwire_server.session.events import Outgoing
 from turnwire_server.transports.encoding import ProtoEncoder
@@ -27,10 +29,6 @@ from turnwire_server.transports.turns import (
     response_of,
     run_turn,
 )
-
-if TYPE_CHECKING:
-    from turnwire_server.runtime.services import Services
-    from turnwire_server.runtime.unary import UnaryApi
 
 __all__ = [
     "MODELS_SERVICE",
@@ -150,7 +148,7 @@ class UnaryServicer:
             "ResponsesService"
         ].methods_by_name
         responses = {
-            name: self._method(methods[name].input_type._concrete_class, call)
+            name: self._method(message_factory.GetMessageClass(methods[name].input_type), call)
             for name, call in calls.items()
         }
         responses["Create"] = grpc.unary_unary_rpc_method_handler(guarded(self._create))
@@ -189,9 +187,7 @@ class UnaryServicer:
     async def _create(self, data: bytes, context: Context) -> bytes:
         create, tenant = await self._admit(data, context)
         sink = TerminalSink()
-        await run_turn(
-            self._services, sink, create, size=len(data), wire="grpc", tenant=tenant
-        )
+        await run_turn(self._services, sink, create, size=len(data), wire="grpc", tenant=tenant)
         if sink.terminal is None:
             await abort(context, NO_OUTCOME)
         if (refusal := error_of(sink.terminal)) is not None:
@@ -201,18 +197,14 @@ class UnaryServicer:
     async def _stream_create(self, data: bytes, context: Context) -> None:
         create, tenant = await self._admit(data, context)
         sink = _RefusableSink(context, max_frame_bytes=self._max_frame_bytes)
-        await run_turn(
-            self._services, sink, create, size=len(data), wire="grpc", tenant=tenant
-        )
+        await run_turn(self._services, sink, create, size=len(data), wire="grpc", tenant=tenant)
         if sink.refusal is not None:
             await abort(context, sink.refusal)
 
     async def _list_models(self, request: message.Message, tenant: str) -> Answer:
         return self._unary.list_models()
 
-    async def _get_model(
-        self, request: models_service_pb2.GetModelRequest, tenant: str
-    ) -> Answer:
+    async def _get_model(self, request: models_service_pb2.GetModelRequest, tenant: str) -> Answer:
         return self._unary.get_model(request.model)
 
 

@@ -17,7 +17,7 @@ from turnwire.v1.error_pb2 import (
     ErrorBody,
     ErrorReason,
 )
-from turnwire_server.codec.status import grpc_status_code
+from turnwire_server.codec.status import grpc_status
 from turnwire_server.session.errors import Rejection
 
 __all__ = ["DOMAIN", "Context", "abort", "decode_or_abort", "guarded"]
@@ -68,14 +68,12 @@ async def abort(
         grpc.aio.AbortError: always; it must leave the handler.
     """
     body = error.body() if isinstance(error, Rejection) else error
-    code = code or _CODES[grpc_status_code(body.reason)]
+    code = code or _CODES[grpc_status(body.reason)]
     await context.abort(code, body.message[:MAX_DETAIL_CHARS], _trailers(body, code))
     raise AssertionError("abort returned")
 
 
-async def decode_or_abort(
-    context: Context, message_type: type[MessageT], data: bytes
-) -> MessageT:
+async def decode_or_abort(context: Context, message_type: type[MessageT], data: bytes) -> MessageT:
     """Return the decoded request; end the call with INVALID_ARGUMENT when there is none."""
     try:
         return message_type.FromString(data)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import orjson
 from aiohttp import web
-from aiohttp.typedefs import Handler
+from aiohttp.typedefs import Handler, Middleware
 
 from turnwire.v1.error_pb2 import ERROR_REASON_TRANSPORT_DISABLED
 from turnwire_server.codec.openapi import openapi
+from turnwire_server.runtime.services import Services
 from turnwire_server.runtime.unary import UnaryApi
 from turnwire_server.session.errors import Rejection
 from turnwire_server.transports.admin import admin_routes
@@ -22,11 +22,6 @@ from turnwire_server.transports.websocket import (
     WebSocketSettings,
     subprotocol_token,
 )
-
-if TYPE_CHECKING:
-    from aiohttp.typedefs import Middleware
-
-    from turnwire_server.runtime.services import Services
 
 __all__ = ["HttpSettings", "make_web_app", "make_web_runner"]
 
@@ -108,7 +103,7 @@ def _authorizing(services: Services) -> Middleware:
                 answer = error_answer(tenant)
                 answer.headers.setdefault("www-authenticate", "Bearer")
                 return answer
-            request[TENANT] = tenant
+            TENANT.set(tenant)
         return await handler(request)
 
     return authorize
@@ -120,7 +115,7 @@ def _upgrading(services: Services, settings: WebSocketSettings | None) -> Handle
 
     async def connect(request: web.Request) -> web.StreamResponse:
         if bridge is not None and _is_upgrade(request):
-            return await bridge.serve(request, request[TENANT])
+            return await bridge.serve(request, TENANT.get())
         if bridge is None:
             message = "WebSocket is switched off here; POST to this path instead."
         else:

@@ -75,7 +75,7 @@ def _decompress(encoding: str, body: bytes, limit: int) -> bytes:
 
 
 def _zlib(encoding: str, body: bytes, limit: int) -> bytes:
-    """Inflate gzip (all members), or deflate with or without the zlib header that it should have."""
+    """Inflate gzip, or deflate with or without the zlib header that it should have."""
     if encoding == "deflate":
         wbits = zlib.MAX_WBITS if body[:1] and body[0] & 0x0F == zlib.DEFLATED else -zlib.MAX_WBITS
     else:

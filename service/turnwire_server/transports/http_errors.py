@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from contextvars import ContextVar
 from http import HTTPStatus
 
 import orjson
@@ -23,7 +24,6 @@ from turnwire_server.session.errors import Rejection, http_status
 
 __all__ = [
     "REQUEST_ID",
-    "STREAM_STARTED",
     "RefusedError",
     "answer_errors",
     "error_answer",
@@ -32,10 +32,8 @@ __all__ = [
 
 logger = logging.getLogger("turnwire.transports")
 
-REQUEST_ID = "turnwire.request_id"
-"""Request key: the id of the answer's `x-request-id` and of log lines."""
-STREAM_STARTED = "turnwire.stream_started"
-"""Request key: true once a streamed answer has begun; no other answer may follow."""
+REQUEST_ID: ContextVar[str] = ContextVar("turnwire.request_id", default="")
+"""Id of the request that the task answers: the answer's `x-request-id`, and in log lines."""
 
 
 class RefusedError(Exception):
@@ -65,7 +63,7 @@ def error_answer(error: Rejection | ErrorBody, status: int | None = None) -> web
 @web.middleware
 async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Name the request and turn everything that is raised into an answer."""
-    request[REQUEST_ID] = f"req_{uuid.uuid4().hex}"
+    REQUEST_ID.set(f"req_{uuid.uuid4().hex}")
     try:
         return await handler(request)
     except RefusedError as refused:
@@ -75,14 +73,11 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
     except (ConnectionError, asyncio.CancelledError):
         raise
     except Exception:  # The outermost frame: everything that is a bug ends here.
-        logger.exception("request failed request_id=%s", request[REQUEST_ID])
-        if request.get(STREAM_STARTED):
-            raise ConnectionResetError("a stream that began can only be cut") from None
+        logger.exception("request failed request_id=%s", REQUEST_ID.get())
         return error_answer(
             Rejection(
                 ERROR_REASON_SERVER_ERROR,
-                "The server made an error. Its log has the request id"
-                f" {request[REQUEST_ID]}.",
+                f"The server made an error. Its log has the request id {REQUEST_ID.get()}.",
             )
         )
 
@@ -110,5 +105,5 @@ def _routing_answer(request: web.Request, error: web.HTTPException) -> web.Respo
 
 async def name_answer(request: web.Request, response: web.StreamResponse) -> None:
     """Put the request id on the answer, streamed and upgraded ones too."""
-    response.headers["x-request-id"] = request.get(REQUEST_ID, "")
+    response.headers["x-request-id"] = REQUEST_ID.get()
     response.headers["server"] = "turnwire"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from contextvars import ContextVar
+from typing import TypeVar
 
 from aiohttp import web
 from google.protobuf.message import Message
@@ -17,8 +19,11 @@ from turnwire.v1.error_pb2 import (
     ErrorBody,
 )
 from turnwire.v1.responses_service_pb2 import ListInputItemsRequest
-from turnwire_server.codec.requests import Fault, decode_compact, decode_create
+from turnwire_server.codec.faults import Fault
+from turnwire_server.codec.requests import decode_compact, decode_create
 from turnwire_server.codec.sse import SSE_DONE, sse_comment, sse_event
+from turnwire_server.runtime.services import Services
+from turnwire_server.runtime.unary import UnaryApi
 from turnwire_server.session.errors import Rejection
 from turnwire_server.session.events import Outgoing
 from turnwire_server.transports.encoding import (
@@ -28,7 +33,7 @@ from turnwire_server.transports.encoding import (
     rejection_of,
 )
 from turnwire_server.transports.http_body import read_body
-from turnwire_server.transports.http_errors import STREAM_STARTED, RefusedError, error_answer
+from turnwire_server.transports.http_errors import REQUEST_ID, RefusedError, error_answer
 from turnwire_server.transports.turns import (
     TerminalSink,
     error_of,
@@ -37,14 +42,12 @@ from turnwire_server.transports.turns import (
     run_turn,
 )
 
-if TYPE_CHECKING:
-    from turnwire_server.runtime.services import Services
-    from turnwire_server.runtime.unary import UnaryApi
-
 __all__ = ["TENANT", "ResponsesApi"]
 
-TENANT = "turnwire.tenant"
-"""Request key: who asks."""
+logger = logging.getLogger("turnwire.transports")
+
+TENANT: ContextVar[str] = ContextVar("turnwire.tenant")
+"""Who asks, in the task that answers."""
 
 ValueT = TypeVar("ValueT")
 
@@ -62,7 +65,7 @@ class _SseSink:
     The answer begins with the first write, so that a refusal can still be a plain status.
     """
 
-    __slots__ = ("_encoder", "_has_events", "_request", "refusal", "response")
+    __slots__ = ("_encoder", "_has_events", "_request", "is_whole", "refusal", "response")
 
     def __init__(self, request: web.Request) -> None:
         self._encoder = JsonEncoder()
@@ -70,6 +73,7 @@ class _SseSink:
         self._has_events = False
         self.response: web.StreamResponse | None = None
         self.refusal: ErrorBody | None = None
+        self.is_whole = False
 
     def encode(self, event: Outgoing) -> bytes:
         """Return the event's lines, after a terminal event with `[DONE]`."""
@@ -79,7 +83,10 @@ class _SseSink:
                 return b""
         self._has_events = True
         lines = sse_event(public_type(event), self._encoder.encode(event))
-        return lines + SSE_DONE if is_terminal(event) else lines
+        if not is_terminal(event):
+            return lines
+        self.is_whole = True
+        return lines + SSE_DONE
 
     async def write(self, batch: Sequence[bytes]) -> None:
         """Write the batch in one write.
@@ -90,7 +97,6 @@ class _SseSink:
         if self.refusal is not None:
             return
         if self.response is None:
-            self._request[STREAM_STARTED] = True
             self.response = web.StreamResponse(headers=_SSE_HEADERS)
             await self.response.prepare(self._request)
         await self.response.write(b"".join(batch))
@@ -150,9 +156,7 @@ class ResponsesApi:
         self, request: web.Request, create: ResponseCreate, size: int
     ) -> web.StreamResponse:
         sink = TerminalSink()
-        await run_turn(
-            self._services, sink, create, size=size, wire="http", tenant=request[TENANT]
-        )
+        await run_turn(self._services, sink, create, size=size, wire="http", tenant=TENANT.get())
         if sink.terminal is None:
             return error_answer(_NO_OUTCOME)
         if (error := error_of(sink.terminal)) is not None:
@@ -163,15 +167,21 @@ class ResponsesApi:
         self, request: web.Request, create: ResponseCreate, size: int
     ) -> web.StreamResponse:
         sink = _SseSink(request)
-        ending = await run_turn(
-            self._services, sink, create, size=size, wire="http", tenant=request[TENANT]
-        )
+        try:
+            await run_turn(
+                self._services, sink, create, size=size, wire="http", tenant=TENANT.get()
+            )
+        except Exception:  # Like the middleware's, for a bug after which no status can follow.
+            if sink.response is None:
+                raise
+            logger.exception("stream failed request_id=%s", REQUEST_ID.get())
+            raise ConnectionResetError("a stream that began can only be cut") from None
         if sink.refusal is not None:
             return error_answer(sink.refusal)
         if sink.response is None:
             return error_answer(_NO_OUTCOME)
-        if ending.reason != "finished":
-            raise ConnectionResetError("the stream was cut")
+        if not sink.is_whole:
+            raise ConnectionResetError("a stream without its end must not look like one with it")
         return sink.response
 
     async def get(self, request: web.Request) -> web.Response:
@@ -192,7 +202,7 @@ class ResponsesApi:
     async def _by_id(
         self, request: web.Request, call: Callable[..., Awaitable[Message | Rejection]]
     ) -> web.Response:
-        return _answer(await call(request.match_info["response_id"], tenant=request[TENANT]))
+        return _answer(await call(request.match_info["response_id"], tenant=TENANT.get()))
 
     async def list_input_items(self, request: web.Request) -> web.Response:
         """List the items that a stored response was given."""
@@ -208,17 +218,17 @@ class ResponsesApi:
                 message = "`limit` is a whole number."
                 raise RefusedError(Rejection(ERROR_REASON_INVALID_TYPE, message, "limit"))
             asked.limit = int(limit)
-        return _answer(await self._unary.list_input_items(asked, tenant=request[TENANT]))
+        return _answer(await self._unary.list_input_items(asked, tenant=TENANT.get()))
 
     async def count_input_tokens(self, request: web.Request) -> web.Response:
         """Count the tokens of an input."""
         create = _accepted(decode_create(await self._body(request)))
-        return _answer(await self._unary.count_input_tokens(create, tenant=request[TENANT]))
+        return _answer(await self._unary.count_input_tokens(create, tenant=TENANT.get()))
 
     async def compact(self, request: web.Request) -> web.Response:
         """Make a conversation shorter."""
         asked = _accepted(decode_compact(await self._body(request)))
-        return _answer(await self._unary.compact(asked, tenant=request[TENANT]))
+        return _answer(await self._unary.compact(asked, tenant=TENANT.get()))
 
     async def list_models(self, request: web.Request) -> web.Response:
         """List the models."""

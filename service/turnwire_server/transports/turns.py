@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
 
 from turnwire.v1.client_event_pb2 import ClientEvent, ResponseCreate
 from turnwire.v1.error_pb2 import ERROR_REASON_SERVER_IS_OVERLOADED, ErrorBody
 from turnwire.v1.response_pb2 import Response
 from turnwire.v1.server_event_pb2 import ServerEvent
+from turnwire_server.runtime.connection import Ending, Wire
+from turnwire_server.runtime.outbox import Sink
+from turnwire_server.runtime.services import Services
 from turnwire_server.session.errors import Rejection
 from turnwire_server.session.events import Delta, Outgoing
 from turnwire_server.transports.encoding import is_terminal
-
-if TYPE_CHECKING:
-    from turnwire_server.runtime.connection import Ending
-    from turnwire_server.runtime.outbox import Sink
-    from turnwire_server.runtime.services import Services
 
 __all__ = [
     "RETRY_AFTER_S",
@@ -94,7 +91,7 @@ async def run_turn(
     create: ResponseCreate,
     *,
     size: int,
-    wire: Literal["grpc", "http"],
+    wire: Wire,
     tenant: str,
 ) -> Ending:
     """Run one turn to its end. Cancelling it cancels the turn.

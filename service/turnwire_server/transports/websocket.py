@@ -12,7 +12,6 @@ import logging
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
 
 from aiohttp import WSCloseCode, WSMsgType, web
 from aiohttp.abc import AbstractStreamWriter
@@ -20,22 +19,20 @@ from multidict import CIMultiDict
 
 from turnwire.v1.client_event_pb2 import ClientEvent, TurnwireSessionStart
 from turnwire.v1.error_pb2 import ERROR_REASON_INVALID_VALUE
-from turnwire_server.codec.requests import Fault, decode_client_event
+from turnwire_server.codec.faults import Fault
+from turnwire_server.codec.requests import decode_client_event
+from turnwire_server.runtime.connection import Connection, Ending, KeepaliveMode
+from turnwire_server.runtime.services import Services
 from turnwire_server.session.errors import Rejection
 from turnwire_server.session.events import Outgoing
-from turnwire_server.transports.encoding import JsonEncoder, rejection_of
+from turnwire_server.transports.encoding import JsonEncoder, refused_create, rejection_of
 from turnwire_server.transports.http_errors import RefusedError
 from turnwire_server.transports.turns import overload
-
-if TYPE_CHECKING:
-    from turnwire_server.runtime.connection import Connection, Ending
-    from turnwire_server.runtime.services import Services
 
 __all__ = ["WebSocketBridge", "WebSocketSettings", "subprotocol_token"]
 
 logger = logging.getLogger("turnwire.transports")
 
-KeepaliveKind = Literal["event", "in_progress", "off"]
 KEY_PROTOCOL = "openai-insecure-api-key."
 _SECRET_PROTOCOLS = "openai-"
 
@@ -44,6 +41,13 @@ _LENGTH_64 = struct.Struct(">BBQ")
 _FINAL_TEXT = 0x81
 
 _Close = tuple[int, bytes]
+
+_FAULTS = {
+    WSCloseCode.PROTOCOL_ERROR: b"protocol error",
+    WSCloseCode.INVALID_TEXT: b"not UTF-8",
+    WSCloseCode.MESSAGE_TOO_BIG: b"message over %(limit)d bytes",
+}
+"""What a client can do wrong below the level of events, and the reason that it is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,7 @@ def subprotocol_token(request: web.Request) -> str | None:
     return None
 
 
-class _Socket(web.WebSocketResponse[Literal[False]]):
+class _Socket(web.WebSocketResponse):
     """Leaves it to `fail` to close after a fault.
 
     aiohttp closes at once and without a reason when it finds a fault, and while the rest of an
@@ -84,13 +88,11 @@ class _Socket(web.WebSocketResponse[Literal[False]]):
     async def close(
         self, *, code: int = WSCloseCode.OK, message: bytes = b"", drain: bool = True
     ) -> bool:
-        if code in (WSCloseCode.PROTOCOL_ERROR, WSCloseCode.MESSAGE_TOO_BIG):
+        if code in _FAULTS:
             return False
         return await super().close(code=code, message=message, drain=drain)
 
-    async def fail(
-        self, transport: asyncio.Transport, close: _Close, *, linger_s: float
-    ) -> None:
+    async def fail(self, transport: asyncio.Transport, close: _Close, *, linger_s: float) -> None:
         """Close for the client's fault, and read on until it has seen it.
 
         Cancelled (by aiohttp, when the client hangs up) or after `linger_s`, it is over.
@@ -181,7 +183,6 @@ class WebSocketBridge:
             protocols=echoed,
             compress=self._settings.compression,
             max_msg_size=limit + 1,  # aiohttp refuses a message of this size.
-            decode_text=False,
         )
         if offered and not echoed:
             # aiohttp logs protocols that it does not select, and here they are secrets.
@@ -202,7 +203,7 @@ class WebSocketBridge:
         if request.headers.get("turnwire-resume") == "1":
             start = TurnwireSessionStart(resume=True)
             connection.receive(ClientEvent(turnwire_session_start=start), 0)
-        reader = asyncio.create_task(self._read(request, socket, connection))
+        reader = asyncio.create_task(self._read(socket, transport, connection))
         try:
             ending = await connection.run()
         finally:
@@ -217,12 +218,12 @@ class WebSocketBridge:
         return socket
 
     async def _read(
-        self, request: web.Request, socket: _Socket, connection: Connection
+        self, socket: _Socket, transport: asyncio.Transport, connection: Connection
     ) -> _Close | None:
         """Hand over what arrives until the socket is closed; return why it must be closed."""
         close: _Close | None = None
         try:
-            close = await self._read_events(request, socket, connection)
+            close = await self._read_events(socket, transport, connection)
         except ConnectionError:
             pass
         except Exception:  # The outermost frame of the reader: a bug must not hang the socket.
@@ -232,48 +233,47 @@ class WebSocketBridge:
         return close
 
     async def _read_events(
-        self, request: web.Request, socket: _Socket, connection: Connection
+        self, socket: _Socket, transport: asyncio.Transport, connection: Connection
     ) -> _Close | None:
         while True:
             try:
                 message = await socket.receive(timeout=self._settings.ping_interval_s)
             except TimeoutError:
-                if not request.protocol.writing_paused:
+                if transport.get_write_buffer_size() == 0:  # Else what waits there is the probe.
                     await socket.ping()
                 continue
             if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
                 return self._fault_of(message.data)
-            data: bytes = message.data
             try:
-                str(data, "utf-8")
+                data = message.data if message.type is WSMsgType.TEXT else message.data.decode()
             except UnicodeDecodeError:
-                return (WSCloseCode.INVALID_TEXT, b"not UTF-8")
+                return (WSCloseCode.INVALID_TEXT, _FAULTS[WSCloseCode.INVALID_TEXT])
+            size = len(data) if data.isascii() else len(data.encode())
             event = decode_client_event(data)
             if isinstance(event, Fault):
                 connection.reject(
-                    rejection_of(event), stream_id=event.stream_id, event_id=event.event_id
+                    rejection_of(event),
+                    stream_id=event.stream_id,
+                    event_id=event.event_id,
+                    create=refused_create(data),
+                    size=size,
                 )
             else:
-                connection.receive(event, len(data))
+                connection.receive(event, size)
 
     def _fault_of(self, detail: object) -> _Close | None:
         """Return how to close for what aiohttp found, None when the client closed."""
         code = getattr(detail, "code", None)
-        if code == WSCloseCode.MESSAGE_TOO_BIG:
-            limit = self._services.settings.max_message_bytes
-            return (code, f"message over {limit} bytes".encode())
-        if code is not None:
-            return (code, b"protocol error")
-        return None
+        if code is None:
+            return None
+        limit = self._services.settings.max_message_bytes
+        return (code, _FAULTS.get(code, b"protocol error") % {b"limit": limit})
 
 
-def _keepalive(request: web.Request) -> KeepaliveKind | None:
-    value = request.query.get("keepalive")
-    for kind in get_args(KeepaliveKind):
-        if value == kind:
-            return kind
-    if value is None:
-        return None
+def _keepalive(request: web.Request) -> KeepaliveMode | None:
+    match request.query.get("keepalive"):
+        case None | "event" | "in_progress" | "off" as mode:
+            return mode
     message = "`keepalive` is `event`, `in_progress` or `off`."
     raise RefusedError(Rejection(ERROR_REASON_INVALID_VALUE, message, "keepalive"))
 

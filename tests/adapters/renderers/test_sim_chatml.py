@@ -263,6 +263,8 @@ def test_the_same_head_is_tokenized_once(monkeypatch: pytest.MonkeyPatch) -> Non
     second = render([message("user", "b")], instructions="x" * 50, tools=TOOLS, renderer=renderer)
     assert heads == ["x" * 50]
     assert not first.prompt.ids.shares_buffer_with(second.prompt.ids)
+    for head in renderer._heads.values():  # a kept head must not keep a conversation alive
+        assert not head.shares_buffer_with(first.prompt.ids)
 
 
 def test_kept_heads_are_bounded() -> None:

@@ -166,19 +166,12 @@ def _each(element: Decode) -> Decode:
     def decode(value: Any) -> list[Any]:
         if not isinstance(value, list | tuple):
             raise wrong_type("an array", value)
+        decoded: list[Any] = []
         try:
-            return [element(content) for content in value]
-        except DecodeError:
-            return _find_fault(value)
-
-    def _find_fault(value: Any) -> list[Any]:
-        # A counter in the loop above would cost every request; this runs once per error.
-        decoded = []
-        for index, content in enumerate(value):
-            try:
+            for content in value:
                 decoded.append(element(content))
-            except DecodeError as error:
-                raise error.within(index) from None
+        except DecodeError as error:
+            raise error.within(len(decoded)) from None
         return decoded
 
     return decode

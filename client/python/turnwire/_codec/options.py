@@ -131,10 +131,7 @@ def arms_of(descriptor: Descriptor) -> list[FieldDescriptor]:
 
     An `optional` field is a oneof of its own to protobuf; those are not meant.
     """
-    for oneof in descriptor.oneofs:
-        if len(oneof.fields) > 1:
-            return list(oneof.fields)
-    raise TypeError(f"{descriptor.full_name} has no oneof")
+    return next(list(oneof.fields) for oneof in descriptor.oneofs if len(oneof.fields) > 1)
 
 
 def only_field(descriptor: Descriptor) -> FieldDescriptor:

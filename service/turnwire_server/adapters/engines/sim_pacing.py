@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 __all__ = ["Pace"]
 
+_ROUNDING = 1e-6
+"""Tokens: a sum of seconds that is short of a whole token by rounding is a whole token."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pace:
@@ -49,4 +52,4 @@ class Pace:
             return min(bisect_right(self.times, elapsed), total)
         if self.tokens_per_second == 0:
             return total
-        return min(math.floor(elapsed * self.tokens_per_second) + 1, total)
+        return min(math.floor(elapsed * self.tokens_per_second + _ROUNDING) + 1, total)

@@ -9,7 +9,6 @@ the longest common prefix of what it writes.
 from __future__ import annotations
 
 import hashlib
-import struct
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,9 +26,10 @@ from turnwire_server.adapters.renderers.jinja_template import (
     probe,
 )
 from turnwire_server.adapters.renderers.template_messages import (
+    dummy_turn,
+    free_marker,
     guarded,
     messages_of,
-    strings_in,
     system_text,
     tool_messages,
     tools_text,
@@ -58,14 +58,9 @@ __all__ = ["ChatTemplateParser", "ChatTemplateRenderer"]
 _VERSION: Final = "chat-template-1"
 _CALL_OPENING: Final = f"{CALL_OPEN}\n"
 _MARK: Final = "zqMARKqz"
-_DUMMY_CALL: Final = "zq_call"
 _REFUSED: Final = "the model's chat template does not accept this conversation"
-# Noncharacters: no keyboard types them; if a text has one all the same, the next is taken.
-_MARKERS: Final = tuple(map(chr, range(0xFDD0, 0xFDF0)))
 _END_TOKENS: Final = ("<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>")
 _MOST_HEADS: Final = 32
-_SPECIAL: Final = b"\xff"
-"""Stands before a special token's id in coded text; UTF-8 has no such byte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +163,7 @@ class ChatTemplateRenderer:
             request.tools,
             opening=rendered.opening,
             forced=force is not None,
-            parallel=force is None or force.parallel,
+            parallel=request.parallel_calls and (force is None or force.parallel),
             # Formatted text is JSON too, and it is not a call.
             lenient=request.text_format is None,
             reasoning=self._reasoning,
@@ -228,11 +223,11 @@ class ChatTemplateRenderer:
             TemplateRefusal: the template does not accept them.
         """
         messages = messages_of(request.new_items, self._abilities)
-        marker = _marker(messages)
+        marker = free_marker(messages)
         messages = self._guard(messages, marker)
         if not messages and not request.generate:
             return []
-        base = _dummies(messages, dictionary=self._abilities.dictionary_arguments)
+        base = dummy_turn(messages, _MARK, self._abilities)
         before = self._template.render(base)
         after = self._template.render([*base, *messages], generate=request.generate)
         # What stands before the mark may differ: some templates show the last turn otherwise.
@@ -262,7 +257,7 @@ class ChatTemplateRenderer:
             raise RenderFailure(_REFUSED) from refusal
         previous = request.previous
         if previous is not None and previous.fingerprint.startswith(f"{self._fingerprint}."):
-            ids, kept = self._reuse(previous.ids, text, marker)
+            ids, kept = self._tokenizer.continued(previous.ids, text, marker)
         elif head.ids and text.startswith(head.text):
             rest = self._tokenizer.encode_markup(text[len(head.text) :], marker)
             ids, kept = TokenIds(head.ids).extended(rest), 0
@@ -285,7 +280,7 @@ class ChatTemplateRenderer:
             system, used = system_text(items, request.instructions)
         conversation = messages_of(items[used:], self._abilities)
         tools = tool_messages(request.tools) if self._abilities.tools else []
-        marker = _marker([conversation, system, tools, self._extra_system(request.tools)])
+        marker = free_marker([conversation, system, tools, self._extra_system(request.tools)])
         messages = self._with_system(
             self._guard(conversation, marker), system, request.tools, marker
         )
@@ -314,40 +309,6 @@ class ChatTemplateRenderer:
     def _extra_system(self, tools: ToolSet) -> str:
         return tools_text(tools) if tools and not self._abilities.tools else ""
 
-    def _reuse(self, previous: TokenIds, text: str, marker: str) -> tuple[TokenIds, int]:
-        """Return the ids of `text`, and how many of `previous` begin them.
-
-        Kept are the ids whose text is the same, up to a special token, where the tokens of
-        text that follows cannot depend on what was before.
-        """
-        coded = self._coded(text, marker)
-        position = kept = kept_position = 0
-        for index, token in enumerate(previous):
-            special = self._tokenizer.is_special(token)
-            part = _code(token) if special else self._tokenizer.token_bytes(token)
-            if not coded.startswith(part, position):
-                break
-            position += len(part)
-            if special:
-                kept, kept_position = index + 1, position
-        rest: list[int] = []
-        first, *parts = coded[kept_position:].split(_SPECIAL)
-        rest += self._tokenizer.encode(first.decode()) if first else []
-        for part in parts:
-            rest.append(struct.unpack_from("<I", part)[0])
-            if part[4:]:
-                rest += self._tokenizer.encode(part[4:].decode())
-        return TokenIds(previous.as_array(0, kept)).extended(rest), kept
-
-    def _coded(self, text: str, marker: str) -> bytes:
-        """Return `text` as UTF-8, with each special token as `_SPECIAL` and its id."""
-        coded = bytearray()
-        for part, token in self._tokenizer.split_special(text):
-            coded += part.replace(marker, "").encode()
-            if token is not None:
-                coded += _code(token)
-        return bytes(coded)
-
     # The head.
 
     def _head(self, request: RenderRequest, fingerprint: str) -> _Head:
@@ -370,7 +331,7 @@ class ChatTemplateRenderer:
             return none  # messages may be part of the head, so it is not the same for all turns
         tools = tool_messages(request.tools) if self._abilities.tools else []
         extra = self._extra_system(request.tools)
-        marker = _marker([request.instructions, tools, extra])
+        marker = free_marker([request.instructions, tools, extra])
         user: Message = {"role": "user", "content": _MARK}
         messages = self._with_system([user], request.instructions, request.tools, marker)
         text = self._template.render(messages, tools=self._guard(tools, marker))
@@ -383,7 +344,7 @@ class ChatTemplateRenderer:
 
     def _find_user_open(self) -> str:
         """Return what the template writes before a user's words, "" if tokens could cross it."""
-        dummies = [{"role": "user", "content": "x"}, {"role": "assistant", "content": _MARK}]
+        dummies = dummy_turn([], _MARK, self._abilities)
         second: Message = {"role": "user", "content": _MARK}
         try:
             text = self._template.render([*dummies, second])
@@ -402,7 +363,7 @@ class ChatTemplateRenderer:
         Raises:
             TemplateRefusal: it leaves them out.
         """
-        dummies = [{"role": "user", "content": "x"}, {"role": "assistant", "content": _MARK}]
+        dummies = dummy_turn([], _MARK, self._abilities)
         _, mark, close = self._template.render(dummies).partition(_MARK)
         if not mark:
             raise TemplateRefusal("it leaves out what the assistant says")
@@ -473,43 +434,10 @@ class ChatTemplateRenderer:
         return result
 
 
-def _dummies(messages: Sequence[Message], *, dictionary: bool) -> list[Message]:
-    """Return a conversation behind which `messages` may come."""
-    assistant: Message = {"role": "assistant", "content": _MARK}
-    calls: list[Message] = []
-    for message in messages:
-        if message["role"] != "tool":
-            break
-        function = {"name": message["name"], "arguments": {} if dictionary else "{}"}
-        calls.append(
-            {"id": message["tool_call_id"] or _DUMMY_CALL, "type": "function", "function": function}
-        )
-    if calls:
-        assistant["tool_calls"] = calls
-    return [{"role": "user", "content": "x"}, assistant]
-
-
-def _marker(value: object) -> str:
-    """Return a character that no text in `value` has.
-
-    Raises:
-        RenderFailure: they have all 32 of them.
-    """
-    texts = list(strings_in(value))
-    for marker in _MARKERS:
-        if not any(marker in text for text in texts):
-            return marker
-    raise RenderFailure("the conversation has every Unicode noncharacter in it")
-
-
 def _token_text(gguf: GgufFile, name: str) -> str:
     token = gguf.integer(f"tokenizer.ggml.{name}_token_id", -1)
     tokens = gguf.texts("tokenizer.ggml.tokens")
     return tokens[token] if 0 <= token < len(tokens) else ""
-
-
-def _code(token: int) -> bytes:
-    return _SPECIAL + struct.pack("<I", token)
 
 
 def _digest(data: bytes) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -10,11 +11,16 @@ from typing import Final
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from turnwire_server.adapters.renderers.gguf import GgufFailure, GgufFile
+from turnwire_server.session.tokens import TokenIds
 
 __all__ = ["GgufTokenizer"]
 
 _CONTROL: Final = 3
 _USER_DEFINED: Final = 4
+
+_SPECIAL: Final = b"\xff"
+"""Stands before a special token's id in coded text; UTF-8 has no such byte."""
+_CODE_DIGITS: Final = 8
 
 _GPT2_WORDS: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
 _WORDS_WITH_PREFIX: Final = (
@@ -142,7 +148,42 @@ class GgufTokenizer:
         if not starts:
             return text
         cuts = [0, *(start + 1 for start in starts), len(text)]
-        return marker.join(text[begin:end] for begin, end in zip(cuts, cuts[1:], strict=False))
+        return marker.join(text[begin:end] for begin, end in itertools.pairwise(cuts))
+
+    def continued(self, previous: TokenIds, text: str, marker: str = "") -> tuple[TokenIds, int]:
+        """Return the ids of rendered `text`, with as many of `previous` as its text allows.
+
+        Kept are the ids whose text begins `text`, up to a special token, behind which tokens
+        cannot depend on what was before.
+
+        Returns:
+            The ids, and how many of them are kept.
+        """
+        coded = self._coded(text, marker)
+        position = kept = kept_position = 0
+        for index, token in enumerate(previous):
+            special = self.is_special(token)
+            part = _code(token) if special else self.token_bytes(token)
+            if not coded.startswith(part, position):
+                break
+            position += len(part)
+            if special:
+                kept, kept_position = index + 1, position
+        first, *parts = coded[kept_position:].split(_SPECIAL)
+        rest = self.encode(first.decode()) if first else []
+        for part in parts:
+            rest.append(int(part[:_CODE_DIGITS], 16))
+            if len(part) > _CODE_DIGITS:
+                rest += self.encode(part[_CODE_DIGITS:].decode())
+        return TokenIds(previous.as_array(0, kept)).extended(rest), kept
+
+    def _coded(self, text: str, marker: str) -> bytes:
+        coded = bytearray()
+        for part, token in self.split_special(text):
+            coded += (part.replace(marker, "") if marker else part).encode()
+            if token is not None:
+                coded += _code(token)
+        return bytes(coded)
 
     def special_id(self, text: str) -> int | None:
         """Return the id of the special token `text`, None if there is none."""
@@ -191,6 +232,10 @@ def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
     return re.compile("(?:" + "|".join(map(re.escape, ordered)) + ")" if ordered else "(?!)")
 
 
+def _code(token: int) -> bytes:
+    return _SPECIAL + b"%08x" % token
+
+
 def _low_byte(value: int) -> int:
     return value & 0xFF
 
@@ -209,8 +254,8 @@ def _byte_level_bpe(gguf: GgufFile, tokens: list[str], merges: list[str], pre: s
         ) from error
     tokenizer = Tokenizer(model)
     if pre in _COMPOSED:
-        tokenizer.normalizer = normalizers.NFC()  # type: ignore[assignment]
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(  # type: ignore[assignment]
+        tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             *(pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in _PRE[pre]),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),

@@ -215,10 +215,10 @@ def _in_order(text: str, parts: Sequence[str]) -> bool:
 
 def _to_json(
     value: object,
-    ensure_ascii: bool = False,  # noqa: FBT001, FBT002  # the filter's public signature
+    ensure_ascii: bool = False,
     indent: int | None = None,
     separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,  # noqa: FBT001, FBT002
+    sort_keys: bool = False,
 ) -> str:
     return json.dumps(
         value,

@@ -167,7 +167,7 @@ class SimRenderer:
                 request.tools,
                 opening=rendered.opening,
                 forced=force is not None,
-                parallel=force is None or force.parallel,
+                parallel=request.parallel_calls and (force is None or force.parallel),
                 reasoning=True,
             ),
         )

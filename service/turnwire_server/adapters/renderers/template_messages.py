@@ -12,10 +12,20 @@ from turnwire_server.adapters.renderers.tool_calls import CALL_CLOSE, CALL_OPEN
 from turnwire_server.ports.renderer import RenderFailure
 from turnwire_server.session.tools import ToolSet, ToolSpec
 
-__all__ = ["guarded", "messages_of", "strings_in", "system_text", "tool_messages", "tools_text"]
+__all__ = [
+    "dummy_turn",
+    "free_marker",
+    "guarded",
+    "messages_of",
+    "system_text",
+    "tool_messages",
+    "tools_text",
+]
 
 _RESPONSE_OPEN: Final = "<tool_response>"
 _RESPONSE_CLOSE: Final = "</tool_response>"
+# Noncharacters: no keyboard types them; if a text has one all the same, the next is taken.
+_MARKERS: Final = tuple(map(chr, range(0xFDD0, 0xFDF0)))
 _ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
 _SKIPPED: Final = frozenset({"additional_tools", "configuration_update", "compaction_trigger"})
 """Items that change a turn's settings and say nothing themselves."""
@@ -84,17 +94,55 @@ def tools_text(tools: ToolSet) -> str:
     )
 
 
-def strings_in(value: object) -> Iterator[str]:
+def dummy_turn(
+    messages: Sequence[Message], text: str, abilities: TemplateAbilities
+) -> list[Message]:
+    """Return a conversation behind which `messages` may come: its assistant says `text`.
+
+    Outputs that begin `messages` find the calls that they answer.
+    """
+    assistant: Message = {"role": "assistant", "content": text}
+    calls: list[object] = []
+    for message in messages:
+        if message["role"] != "tool":
+            break
+        arguments: object = {} if abilities.dictionary_arguments else "{}"
+        calls.append(
+            {
+                "id": message["tool_call_id"],
+                "type": "function",
+                "function": {"name": message["name"], "arguments": arguments},
+            }
+        )
+    if calls:
+        assistant["tool_calls"] = calls
+    return [{"role": "user", "content": "x"}, assistant]
+
+
+def free_marker(value: object) -> str:
+    """Return a character that no text in `value` has.
+
+    Raises:
+        RenderFailure: they have all 32 of them.
+    """
+    texts = list(_strings_in(value))
+    for marker in _MARKERS:
+        if not any(marker in text for text in texts):
+            return marker
+    raise RenderFailure("the conversation has every Unicode noncharacter in it")
+
+
+def _strings_in(value: object) -> Iterator[str]:
     """Yield every text inside `value`, keys included."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
         for key, part in value.items():
-            yield from strings_in(key)
-            yield from strings_in(part)
+            yield from _strings_in(key)
+            yield from _strings_in(part)
     elif isinstance(value, list):
         for part in value:
-            yield from strings_in(part)
+            yield from _strings_in(part)
 
 
 def guarded(value: object, guard: Callable[[str], str]) -> object:

@@ -6,16 +6,28 @@ from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from google.protobuf.message import Message
-from pydantic import BaseModel, ConfigDict, Discriminator, FailFast, Field
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    FailFast,
+    Field,
+    PlainValidator,
+    WithJsonSchema,
+)
+from pydantic_core import PydanticCustomError
 
 __all__ = [
     "ALTERNATIVES",
     "LIST_TAG",
     "LITERAL_TAG",
     "OBJECT_TAG",
+    "PAIR",
     "TEXT_TAG",
     "Json",
+    "JsonObject",
     "ListOf",
+    "Pairs",
     "Shape",
     "Uint32",
     "alternatives",
@@ -47,6 +59,39 @@ class _FailFast(FailFast):
 
 ListOf = Annotated[list[Element], _FailFast()]
 """A list that is left at its first fault: 5,000 bad elements are one error."""
+
+
+def _object(value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise PydanticCustomError("dict_type", "not an object")
+    return value
+
+
+def _texts(value: Any) -> Any:
+    if len(_object(value)) > _MAX_PAIRS:
+        raise PydanticCustomError("too_many", "more than {most} members", {"most": _MAX_PAIRS})
+    for key, content in value.items():
+        if not isinstance(content, str):
+            raise PydanticCustomError(PAIR, "not a string", {"key": key})
+    return value
+
+
+PAIR = "json_pair"
+"""Error type of a pair of `Pairs` whose value is no string; its context has the `key`."""
+
+_MAX_PAIRS = 1_024
+"""Far beyond what the session allows, and near enough for its rules to be quick."""
+
+# Pydantic itself would copy an object, and of a million bad values make a million errors.
+JsonObject = Annotated[dict[str, Any], PlainValidator(_object), WithJsonSchema({"type": "object"})]
+"""An object that is passed on as it is, for example a JSON Schema."""
+
+Pairs = Annotated[
+    dict[str, Any],
+    PlainValidator(_texts),
+    WithJsonSchema({"type": "object", "additionalProperties": {"type": "string"}}),
+]
+"""An object of strings."""
 
 Uint32 = Annotated[int, Field(ge=0, le=2**32 - 1)]
 """An integer that the wire can carry. Ranges proper are the session's."""

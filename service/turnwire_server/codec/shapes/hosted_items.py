@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from turnwire.v1 import item_pb2
-from turnwire_server.codec.shapes.base import Json, ListOf, Shape, Uint32
+from turnwire_server.codec.shapes.base import Json, JsonObject, ListOf, Shape, Uint32
 from turnwire_server.codec.shapes.items import ItemStatus
 
 __all__ = [
@@ -67,7 +67,7 @@ class ComputerCallOutputItem(Shape, message_type=item_pb2.ComputerCallOutputItem
     type: Literal["computer_call_output"]
     id: str | None = None
     call_id: str
-    output: dict[str, Json]
+    output: JsonObject
     acknowledged_safety_checks: Json = None
     status: str | None = None
     created_by: str | None = None
@@ -99,7 +99,7 @@ class LocalShellCallItem(Shape, message_type=item_pb2.LocalShellCallItem):
     type: Literal["local_shell_call"]
     id: str | None = None
     call_id: str
-    action: dict[str, Json]
+    action: JsonObject
     status: ItemStatus | None = None
 
 
@@ -119,7 +119,7 @@ class ShellCallItem(Shape, message_type=item_pb2.ShellCallItem):
     type: Literal["shell_call"]
     id: str | None = None
     call_id: str
-    action: dict[str, Json]
+    action: JsonObject
     environment: Json = None
     status: ItemStatus | None = None
     caller: Json = None
@@ -145,7 +145,7 @@ class ApplyPatchCallItem(Shape, message_type=item_pb2.ApplyPatchCallItem):
     type: Literal["apply_patch_call"]
     id: str | None = None
     call_id: str
-    operation: dict[str, Json]
+    operation: JsonObject
     status: ItemStatus | None = None
     caller: Json = None
     created_by: str | None = None

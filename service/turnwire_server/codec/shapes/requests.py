@@ -11,7 +11,9 @@ from turnwire_server.codec.shapes.base import (
     OBJECT_TAG,
     TEXT_TAG,
     Json,
+    JsonObject,
     ListOf,
+    Pairs,
     Shape,
     Uint32,
     alternatives,
@@ -50,7 +52,7 @@ class TextFormatJsonSchema(Shape, message_type=response_pb2.TextFormatJsonSchema
 
     type: Literal["json_schema"]
     name: str
-    json_schema: dict[str, Json] = Field(alias="schema")
+    json_schema: JsonObject = Field(alias="schema")
     description: str | None = None
     strict: bool | None = None
 
@@ -135,7 +137,7 @@ class ResponseCreate(Shape, message_type=client_event_pb2.ResponseCreate):
     include: ListOf[str] | None = None
     parallel_tool_calls: bool | None = None
     generate: bool | None = None
-    metadata: dict[str, str] | None = None
+    metadata: Pairs | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     background: bool | None = None

@@ -11,6 +11,7 @@ from turnwire_server.codec.shapes.base import (
     OBJECT_TAG,
     TEXT_TAG,
     Json,
+    JsonObject,
     ListOf,
     Shape,
     Uint32,
@@ -27,12 +28,12 @@ class FunctionTool(Shape, message_type=tool_pb2.FunctionTool):
     type: Literal["function"]
     name: str
     description: str | None = None
-    parameters: dict[str, Json] | None = None
+    parameters: JsonObject | None = None
     strict: bool | None = None
     allowed_callers: ListOf[str] | None = None
     is_async: bool | None = Field(None, alias="async")
     defer_loading: bool | None = None
-    output_schema: dict[str, Json] | None = None
+    output_schema: JsonObject | None = None
 
 
 class CustomToolTextFormat(Shape, message_type=tool_pb2.CustomToolTextFormat):

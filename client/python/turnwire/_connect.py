@@ -1,0 +1,99 @@
+"""How a session begins and ends."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+from turnwire._event import Event
+from turnwire._session import Session
+from turnwire._wire import Target, Wire, WireSettings, parse_target
+
+__all__ = ["connect"]
+
+
+def connect(
+    url: str,
+    *,
+    api_key: str | None = None,
+    model: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    root_certificates: bytes | None = None,
+    connect_timeout_s: float = 10.0,
+    silence_timeout_s: float = 300.0,
+    close_timeout_s: float = 5.0,
+    unary_timeout_s: float = 60.0,
+    max_buffered_events: int = 16_384,
+    on_notice: Callable[[Event], None] | None = None,
+) -> AbstractAsyncContextManager[Session]:
+    """Open a session: `async with turnwire.connect("grpc://127.0.0.1:50051") as session`.
+
+    Args:
+        url: `grpc://host:port`, `grpcs://…`, `ws://host:port[/v1/responses]`, `wss://…`,
+            `http://host:port[/v1]` or `https://…`. The API is the same on all of them; over HTTP
+            nothing is sent before the first turn, and a turn is an exchange of its own.
+        api_key: Sent as a bearer token. On gRPC a wrong key shows at the first turn, over
+            WebSocket here, over HTTP with each exchange.
+        model: The model of creates that name none.
+        headers: More headers, or gRPC metadata.
+        root_certificates: PEM of the authorities to trust instead of the system's.
+        connect_timeout_s: Bound on connecting, in seconds.
+        silence_timeout_s: Longest time without any event on a lane that waits for some.
+        close_timeout_s: Bound on closing.
+        unary_timeout_s: Bound on each call beside the turns.
+        max_buffered_events: Events of one turn that wait for their reader before the connection
+            is held up.
+        on_notice: Called with events that are of no turn, for example `turnwire.go_away`. What it
+            raises ends the session.
+
+    Returns:
+        A context manager; leaving it closes the session, see `Session.close`.
+
+    Raises:
+        ValueError: `url` is no such URL.
+        ConnectionFailed: On entering: there is no server, or not in time.
+        AuthenticationFailed: On entering, over WebSocket.
+    """
+    settings = WireSettings(
+        api_key=api_key,
+        headers=headers or {},
+        root_certificates=root_certificates,
+        connect_timeout_s=connect_timeout_s,
+        silence_timeout_s=silence_timeout_s,
+        close_timeout_s=close_timeout_s,
+        unary_timeout_s=unary_timeout_s,
+    )
+    target = parse_target(url)
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Session]:
+        session = Session(
+            await _open(target, settings),
+            settings,
+            model=model,
+            max_buffered_events=max_buffered_events,
+            on_notice=on_notice,
+        )
+        try:
+            yield session
+        finally:
+            await session.close()
+
+    return opened()
+
+
+async def _open(target: Target, settings: WireSettings) -> Wire:
+    # Imported when needed: a script that uses one wire does not load the others' libraries.
+    match target.kind:
+        case "grpc":
+            from turnwire._wire_grpc import open_grpc
+
+            return await open_grpc(target, settings)
+        case "websocket":
+            from turnwire._wire_websocket import open_websocket
+
+            return await open_websocket(target, settings)
+        case "http":
+            from turnwire._wire_http import open_http
+
+            return await open_http(target, settings)

@@ -1,0 +1,242 @@
+"""The HTTP wire: each turn is an exchange of its own, streamed as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine, Sequence
+
+import aiohttp
+
+from turnwire import _codec
+from turnwire._http_calls import HttpCalls, client_error, open_client
+from turnwire._rejections import error_body
+from turnwire._sse import SseParser
+from turnwire._wire import Arrival, Target, WireName, WireSettings
+from turnwire.errors import ConnectionLost, ProtocolViolation, TurnwireError
+from turnwire.v1.client_event_pb2 import ClientEvent, ResponseCreate
+from turnwire.v1.error_pb2 import ErrorBody
+from turnwire.v1.server_event_pb2 import ServerEvent, SessionError
+
+__all__ = ["HttpWire", "open_http"]
+
+_HEADERS = {"content-type": "application/json", "accept": "text/event-stream"}
+_DONE = b"[DONE]"
+_TERMINAL = frozenset({"response_completed", "response_incomplete", "response_failed"})
+_MAX_INBOX = 1024
+
+
+async def open_http(target: Target, settings: WireSettings) -> HttpWire:
+    """Prepare a client; nothing is sent before the first turn."""
+    return HttpWire(open_client(settings), target, settings)
+
+
+class _Exchange:
+    """One create on its way."""
+
+    def __init__(self, event: ClientEvent) -> None:
+        self.event_id = event.event_id
+        self.stream_id = event.stream_id if event.HasField("stream_id") else None
+        self.body = _streaming_body(event.response_create)
+        self.response_id: str | None = None
+        self.task: asyncio.Task[None] | None = None
+        """None while it waits for its lane."""
+
+
+class HttpWire:
+    """What stands for a connection over HTTP.
+
+    The server knows no lanes here, so this keeps their order: one exchange at a time on each.
+    """
+
+    name: WireName = "http"
+    persistent = False
+
+    def __init__(
+        self, client: aiohttp.ClientSession, target: Target, settings: WireSettings
+    ) -> None:
+        self._client = client
+        self._target = target
+        self._timeout = aiohttp.ClientTimeout(
+            total=None,
+            sock_connect=settings.connect_timeout_s,
+            sock_read=settings.silence_timeout_s,
+        )
+        self.unary = HttpCalls(client, target, settings.unary_timeout_s)
+        self._lanes: dict[str | None, deque[_Exchange]] = {}
+        # Bounded, so that a user who does not read stops the exchanges' reading.
+        self._inbox: asyncio.Queue[Arrival] = asyncio.Queue(_MAX_INBOX)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def unary_bytes(self) -> tuple[int, int]:
+        """Payload bytes of `unary` so far, up and down."""
+        return self.unary.bytes_up, self.unary.bytes_down
+
+    async def send(self, event: ClientEvent) -> int:
+        """Queue a create on its lane, or cancel one."""
+        match event.WhichOneof("event"):
+            case "response_create":
+                exchange = _Exchange(event)
+                lane = self._lanes.setdefault(exchange.stream_id, deque())
+                lane.append(exchange)
+                if len(lane) == 1:
+                    self._begin(exchange)
+                return len(exchange.body)
+            case "response_cancel":
+                self._own(self._cancel(event))
+                return 0
+            case other:
+                raise ValueError(f"{other} has no form over HTTP")
+
+    async def receive(self) -> Sequence[Arrival]:
+        """Wait for what any exchange brings."""
+        arrivals = [await self._inbox.get()]
+        while not self._inbox.empty():
+            arrivals.append(self._inbox.get_nowait())
+        return arrivals
+
+    async def close(self) -> None:
+        """Nothing to say: there is no session on the other side."""
+
+    async def abort(self) -> None:
+        """Break off all exchanges, which cancels their turns, and close the connections."""
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._client.close()
+
+    # Private.
+
+    def _own(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _begin(self, exchange: _Exchange) -> None:
+        exchange.task = self._own(self._run(exchange))
+
+    def _next(self, exchange: _Exchange) -> None:
+        lane = self._lanes[exchange.stream_id]
+        lane.remove(exchange)
+        if not lane:
+            del self._lanes[exchange.stream_id]
+        elif lane[0].task is None:
+            self._begin(lane[0])
+
+    async def _run(self, exchange: _Exchange) -> None:
+        try:
+            await self._exchange(exchange)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            await self._fail(exchange, client_error(error, self._target.authority))
+        except TurnwireError as error:
+            await self._fail(exchange, error)
+        finally:
+            self._next(exchange)
+
+    async def _exchange(self, exchange: _Exchange) -> None:
+        async with self._client.post(
+            f"{self._target.http_base}/responses",
+            data=exchange.body,
+            headers=_HEADERS,
+            timeout=self._timeout,
+        ) as answer:
+            if answer.status >= 400:
+                data = await answer.read()
+                body = error_body(answer.status, data, answer.headers)
+                await self._refuse(exchange, answer.status, body, len(data))
+                return
+            await self._stream(exchange, answer.content)
+
+    async def _stream(self, exchange: _Exchange, content: aiohttp.StreamReader) -> None:
+        parser = SseParser()
+        is_over = False
+        # A server may announce `response.failed` by an `error` that is not the end.
+        error: Arrival | None = None
+        async for chunk in content.iter_any():
+            for data, size in parser.feed(chunk):
+                event = None if data == _DONE or is_over else _decode(data)
+                arm = None if event is None else event.WhichOneof("event")
+                arrival = self._arrival(exchange, event, size)
+                if arm == "error":
+                    error = arrival
+                    continue
+                is_over = is_over or arm in _TERMINAL
+                await self._inbox.put(arrival)
+        await self._inbox.put(Arrival(None, parser.unread, exchange.event_id))
+        if is_over:
+            return
+        if error is None:
+            raise ConnectionLost("the answer ended before the turn did")
+        await self._inbox.put(error)
+
+    def _arrival(self, exchange: _Exchange, event: ServerEvent | None, size: int) -> Arrival:
+        if event is not None:
+            if exchange.stream_id is not None:
+                event.stream_id = exchange.stream_id
+            if event.WhichOneof("event") == "response_created":
+                exchange.response_id = event.response_created.response.id
+        return Arrival(event, size, exchange.event_id)
+
+    async def _refuse(
+        self, exchange: _Exchange, status: int, body: ErrorBody, size: int = 0
+    ) -> None:
+        event = ServerEvent(
+            stream_id=exchange.stream_id,
+            event_id=exchange.event_id,
+            error=SessionError(status=status, error=body),
+        )
+        await self._inbox.put(Arrival(event, size, exchange.event_id))
+
+    async def _fail(self, exchange: _Exchange, error: TurnwireError) -> None:
+        await self._inbox.put(Arrival(None, 0, exchange.event_id, error))
+
+    async def _cancel(self, event: ClientEvent) -> None:
+        exchange = self._find(event)
+        if exchange is None:
+            return
+        if exchange.response_id is not None:
+            try:
+                await self.unary.cancel(exchange.response_id)
+                return  # The stream now ends with `response.incomplete`.
+            except TurnwireError:
+                pass  # It is not stored, or the call is not there: leaving ends the turn, too.
+        if exchange.task is None:
+            self._next(exchange)
+        elif not exchange.task.done():
+            exchange.task.cancel()
+            await asyncio.gather(exchange.task, return_exceptions=True)
+        body = ErrorBody(
+            type="invalid_request_error",
+            code="request_cancelled",
+            message="The create was cancelled.",
+        )
+        await self._refuse(exchange, 400, body)
+
+    def _find(self, event: ClientEvent) -> _Exchange | None:
+        response_id = event.response_cancel.response_id
+        for lane in self._lanes.values():
+            for exchange in lane:
+                if (response_id and exchange.response_id == response_id) or (
+                    not response_id and exchange.event_id == event.event_id
+                ):
+                    return exchange
+        return None
+
+
+def _streaming_body(create: ResponseCreate) -> bytes:
+    body = ResponseCreate()
+    body.CopyFrom(create)
+    body.stream = True
+    return _codec.dumps(body)
+
+
+def _decode(data: bytes) -> ServerEvent | None:
+    try:
+        return _codec.loads(ServerEvent, data)
+    except _codec.DecodeError as error:
+        if error.kind == "value" and error.path == "type":
+            return None  # A type of a later version.
+        raise ProtocolViolation(f"an event is malformed at {error.path!r}") from None

@@ -1,0 +1,127 @@
+"""The WebSocket wire."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+
+import aiohttp
+
+from turnwire import _codec
+from turnwire._http_calls import HttpCalls, client_error, open_client
+from turnwire._rejections import rejection
+from turnwire._wire import Arrival, Target, WireName, WireSettings
+from turnwire.errors import ConnectionFailed, ConnectionLost, ProtocolViolation, TurnwireError
+from turnwire.v1.client_event_pb2 import ClientEvent
+from turnwire.v1.server_event_pb2 import ServerEvent
+
+__all__ = ["WebSocketWire", "open_websocket"]
+
+_HEARTBEAT_S = 20.0
+_NORMAL = 1000
+
+
+async def open_websocket(target: Target, settings: WireSettings) -> WebSocketWire:
+    """Connect and shake hands.
+
+    Raises:
+        AuthenticationFailed: The key is missing or wrong.
+        ConnectionFailed: There is no server, it does not speak WebSocket here (`status` 426 when
+            that is switched off), or not within `connect_timeout_s`.
+    """
+    client = open_client(settings)
+    url = f"{target.http_base}/responses"
+    try:
+        async with asyncio.timeout(settings.connect_timeout_s):
+            socket = await client.ws_connect(
+                url,
+                heartbeat=_HEARTBEAT_S,
+                # The server has the limits.
+                max_msg_size=0,
+                timeout=aiohttp.ClientWSTimeout(ws_close=settings.close_timeout_s),
+            )
+        return WebSocketWire(client, socket, target, settings)
+    except aiohttp.WSServerHandshakeError as error:
+        await client.close()
+        raise _refused(error, target.authority) from None
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        await client.close()
+        raise ConnectionFailed(str(client_error(error, target.authority))) from None
+    except BaseException:
+        await client.close()
+        raise
+
+
+class WebSocketWire:
+    """One WebSocket, and HTTP calls to the same origin."""
+
+    name: WireName = "websocket"
+    persistent = True
+
+    def __init__(
+        self,
+        client: aiohttp.ClientSession,
+        socket: aiohttp.ClientWebSocketResponse,
+        target: Target,
+        settings: WireSettings,
+    ) -> None:
+        self._client = client
+        self._socket = socket
+        self.unary = HttpCalls(client, target, settings.unary_timeout_s)
+
+    @property
+    def unary_bytes(self) -> tuple[int, int]:
+        """Payload bytes of `unary` so far, up and down."""
+        return self.unary.bytes_up, self.unary.bytes_down
+
+    async def send(self, event: ClientEvent) -> int:
+        """Write one text message."""
+        data = _codec.dumps(event)
+        try:
+            # The JSON is UTF-8 already: as bytes in a text frame it is not decoded to be encoded.
+            await self._socket.send_frame(data, aiohttp.WSMsgType.TEXT)
+        except (aiohttp.ClientError, OSError):
+            raise self._lost() from None
+        return len(data)
+
+    async def receive(self) -> Sequence[Arrival]:
+        """Read one message."""
+        message = await self._socket.receive()
+        if message.type is aiohttp.WSMsgType.TEXT:
+            text: str = message.data
+            size = len(text) if text.isascii() else len(text.encode())
+            try:
+                return (Arrival(_codec.loads(ServerEvent, text), size),)
+            except _codec.DecodeError as error:
+                if error.kind == "value" and error.path == "type":
+                    return (Arrival(None, size),)  # A type of a later version.
+                raise ProtocolViolation(f"an event is malformed at {error.path!r}") from None
+        if message.type is aiohttp.WSMsgType.BINARY:
+            raise ProtocolViolation("a binary message came")
+        raise self._lost()
+
+    async def close(self) -> None:
+        """Close with 1000 and wait for the server's close frame."""
+        await self._socket.close(code=_NORMAL)
+
+    async def abort(self) -> None:
+        """Say good-bye without waiting for an answer, and close all connections."""
+        with suppress(TimeoutError):
+            # Closing is what releases the connection; the bound cuts its wait for the other side.
+            async with asyncio.timeout(0):
+                await self._socket.close(code=_NORMAL)
+        await self._client.close()
+
+    def _lost(self) -> ConnectionLost:
+        code = self._socket.close_code
+        return ConnectionLost(f"the connection was closed ({code or 1006})", close_code=code)
+
+
+def _refused(error: aiohttp.WSServerHandshakeError, authority: str) -> TurnwireError:
+    text = f"{authority} refused the WebSocket with HTTP status {error.status}"
+    if error.status == 401:
+        return rejection("invalid_api_key", text, status=401)
+    if error.status == 403:
+        return rejection("permission_denied", text, status=403)
+    return ConnectionFailed(text, status=error.status)

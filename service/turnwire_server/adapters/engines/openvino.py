@@ -1,0 +1,411 @@
+"""The embedded engine: OpenVINO GenAI on the CPU, in a child process.
+
+The model is a GGUF file. Prompts share one prefix cache; generations run side by side
+(continuous batching); a constraint becomes a grammar (see `json_grammar`).
+
+`temperature` unset means greedy decoding (`default_temperature`), which is what small models
+need to call tools; the same ids then come out every time. `cached_tokens` is what a model of
+the pipeline's block manager says, since the pipeline itself does not tell; see `prefix_model`
+for why it is a lower bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from turnwire_server.adapters.clock import SystemClock
+from turnwire_server.adapters.engines.child_process import ChildProcess
+from turnwire_server.adapters.renderers.gguf import GgufFailure, GgufFile, read_gguf
+from turnwire_server.ports.clock import Clock
+from turnwire_server.ports.engine import (
+    EngineFailure,
+    EngineInfo,
+    EngineRequest,
+    EngineStep,
+    FinishReason,
+)
+
+__all__ = ["OpenVinoEngine", "OpenVinoSettings", "model_problem"]
+
+_logger = logging.getLogger("turnwire.engines.openvino")
+
+_ARCHITECTURES: Final = ("llama", "qwen2", "qwen3")
+_WEIGHT_TYPES: Final = ("F16", "Q4_0", "Q4_1", "Q4_K", "Q6_K", "Q8_0")
+_VECTOR_TYPES: Final = (*_WEIGHT_TYPES, "F32")
+_MOST_CHUNK_TOKENS: Final = 64
+"""A cancel waits for one chunk; larger ones are not faster either."""
+_COMMAND: Final = (sys.executable, "-m", "turnwire_server.adapters.engines.openvino_child")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenVinoSettings:
+    """Settings of the engine."""
+
+    model_path: Path
+    """The GGUF file."""
+    context_length: int | None = None
+    """Most prompt plus output tokens; None means what the model was trained for."""
+    chunk_tokens: int = _MOST_CHUNK_TOKENS
+    """Prompt tokens per step, 1 to 64."""
+    cache_gigabytes: int = 1
+    """Memory for keys and values, shared by all generations and the prefix cache."""
+    prefix_cache: bool = True
+    threads: int | None = None
+    """Threads of the inference; None means one per core."""
+    default_temperature: float | None = None
+    """What an unset temperature means; None is greedy."""
+    start_timeout_s: float = 180.0
+    """Most seconds that loading the model may take."""
+    stop_timeout_s: float = 5.0
+    """Seconds that the child gets to end by itself."""
+    restart_delay_s: float = 0.5
+    """Seconds before a lost child is started again for the second time, when it finished no
+    generation in between; twice as long each time. The first time, it is started at once."""
+    longest_restart_delay_s: float = 30.0
+
+
+class OpenVinoEngine:
+    """Runs a model in a child process (`ports.Engine`).
+
+    When the child dies, running generations fail, and it is started again; generations that
+    begin meanwhile wait for it.
+    """
+
+    def __init__(
+        self,
+        settings: OpenVinoSettings,
+        *,
+        clock: Clock | None = None,
+        command: Sequence[str] = _COMMAND,
+    ) -> None:
+        """Make an engine; `start` loads the model.
+
+        Args:
+            settings: What to run and how.
+            clock: What waits before a child that does not live is started again; the
+                system's by default.
+            command: What runs the child; tests have children of their own.
+        """
+        if not 1 <= settings.chunk_tokens <= _MOST_CHUNK_TOKENS:
+            raise ValueError(f"chunk_tokens must be 1 to {_MOST_CHUNK_TOKENS}")
+        self._path = settings.model_path
+        self._settings = settings
+        self._clock = clock or SystemClock()
+        self._command = tuple(command)
+        self._info: EngineInfo | None = None
+        self._child: ChildProcess | None = None
+        self._ready: asyncio.Future[dict[str, Any]] | None = None
+        self._is_serving = False
+        self._is_closed = False
+        self._restart: asyncio.Task[None] | None = None
+        self._losses = 0
+        self._next_key = 0
+        self._running: dict[int, _Generation] = {}
+        self._held: dict[int, _Generation] = {}
+        """Generations that wait for a child."""
+
+    @property
+    def info(self) -> EngineInfo:
+        """What it is; known once `start` has returned."""
+        if self._info is None:
+            raise RuntimeError("the engine has not been started")
+        return self._info
+
+    async def start(self) -> None:
+        """Check the model file, then load it in the child. Cancelling ends the child.
+
+        Raises:
+            EngineFailure: it cannot be loaded; `str()` names file or tensor, and why.
+        """
+        try:
+            gguf = await asyncio.to_thread(read_gguf, self._path)
+            problem = model_problem(gguf)
+            trained = 0 if problem else gguf.integer(f"{gguf.architecture}.context_length", 2048)
+        except GgufFailure as failure:
+            raise EngineFailure(str(failure)) from failure
+        if problem:
+            raise EngineFailure(problem)
+        facts = await self._launch()
+        limits = (trained, facts["capacity"], self._settings.context_length or trained)
+        self._info = EngineInfo(
+            name="openvino",
+            context_length=min(limits),
+            constraints=frozenset({"json_schema", "json_object", "regex"}),
+        )
+
+    async def close(self) -> None:
+        """End running generations as cancelled, and the child with them. Idempotent."""
+        self._is_closed = True
+        self._is_serving = False
+        for generation in (*self._running.values(), *self._held.values()):
+            generation.cancel()
+        restart, self._restart = self._restart, None
+        if restart is not None:
+            restart.cancel()
+            await asyncio.gather(restart, return_exceptions=True)
+        child, self._child = self._child, None
+        if child is not None:
+            await child.stop(self._settings.stop_timeout_s)
+
+    def generate(self, request: EngineRequest) -> _Generation:
+        """Begin a generation. Never blocks; failures surface in the iterator."""
+        self._next_key += 1
+        key = self._next_key
+        generation = _Generation(self, key, request)
+        if self._info is None or self._is_closed:
+            generation.fail("the engine is not running")
+        elif len(request.ids) >= self._info.context_length or not request.ids:
+            generation.take((), "length", 0)
+        elif self._is_serving:
+            self._begin(generation)
+        else:
+            self._held[key] = generation
+        return generation
+
+    # Used by generations.
+
+    def _begin(self, generation: _Generation) -> None:
+        request = generation.request
+        sampling = request.sampling
+        room = self.info.context_length - len(request.ids)
+        constraint = request.constraint
+        temperature = sampling.temperature
+        if temperature is None:
+            temperature = self._settings.default_temperature or 0.0
+        options = {
+            "max_tokens": 1 if request.prefill_only else max(1, min(sampling.max_tokens, room)),
+            "temperature": temperature,
+            "top_p": 1.0 if sampling.top_p is None else sampling.top_p,
+            "presence_penalty": sampling.presence_penalty or 0.0,
+            "frequency_penalty": sampling.frequency_penalty or 0.0,
+            "seed": sampling.seed,
+            "stop_ids": sorted(request.stop_ids),
+            "constraint": (constraint.kind, constraint.text) if constraint else None,
+            "prefill_only": request.prefill_only,
+        }
+        self._running[generation.key] = generation
+        if self._child is not None:
+            ids = request.ids.as_array().tobytes()
+            self._child.send("generate", generation.key, ids, options)
+
+    def _cancel(self, key: int) -> None:
+        self._held.pop(key, None)
+        if self._running.pop(key, None) is not None and self._child is not None:
+            self._child.send("cancel", key)
+
+    # The child.
+
+    async def _launch(self) -> dict[str, Any]:
+        """Start a child and wait until it serves.
+
+        Raises:
+            EngineFailure: it does not.
+        """
+        settings = self._settings
+        name = self._path.name
+        ready = self._ready = asyncio.get_running_loop().create_future()
+        child = ChildProcess(on_message=self._message, on_lost=self._lost)
+        try:
+            async with asyncio.timeout(settings.start_timeout_s):
+                await child.start(self._command)
+                child.send(
+                    "start",
+                    {
+                        "model_path": str(self._path),
+                        "chunk_tokens": settings.chunk_tokens,
+                        "cache_gigabytes": settings.cache_gigabytes,
+                        "prefix_cache": settings.prefix_cache,
+                        "threads": settings.threads,
+                    },
+                )
+                facts: dict[str, Any] = await ready
+        except BaseException as error:
+            self._ready = None
+            status = await child.stop(0)
+            if isinstance(error, TimeoutError):
+                raise EngineFailure(
+                    f"{name} was not loaded within {settings.start_timeout_s:g} s."
+                ) from error
+            if isinstance(error, OSError):
+                raise EngineFailure(f"The engine process cannot be started: {error}.") from error
+            if isinstance(error, EngineFailure) and not str(error):
+                raise EngineFailure(
+                    f"The engine process ended ({_status_text(status)}) while loading {name}."
+                ) from error
+            raise
+        self._ready = None
+        self._child = child
+        self._is_serving = True
+        return facts
+
+    def _message(self, message: tuple[Any, ...]) -> None:
+        match message:
+            case ("steps", steps):
+                for key, ids, finish, cached in steps:
+                    self._step(key, ids, finish, cached)
+            case ("refused", key, why):
+                generation = self._running.pop(key, None)
+                if generation is not None:
+                    generation.fail(why)
+            case ("ready", facts) if self._ready is not None:
+                self._ready.set_result(facts)
+            case ("failed", why) if self._ready is not None:
+                name = self._path.name
+                self._ready.set_exception(
+                    EngineFailure(f"{name} cannot be loaded by OpenVINO: {why}")
+                )
+            case ("broken", why):
+                _logger.error("the engine process gives up: %s", why)
+
+    def _step(self, key: int, ids: list[int], finish: str | None, cached: int | None) -> None:
+        generation = self._running.get(key)
+        if generation is None:
+            return  # it was cancelled while this was on its way
+        if finish is not None:
+            del self._running[key]
+            self._losses = 0
+        if finish == "full":
+            generation.fail("the cache of keys and values is full")
+        else:
+            generation.take(ids, finish, cached)  # type: ignore[arg-type]  # "stop" or "length"
+
+    def _lost(self) -> None:
+        if self._ready is not None:
+            if not self._ready.done():
+                self._ready.set_exception(EngineFailure(""))
+            return
+        child, self._child = self._child, None
+        self._is_serving = False
+        running, self._running = self._running, {}
+        for generation in running.values():
+            generation.fail("the engine process ended")
+        if not self._is_closed and child is not None:
+            self._restart = asyncio.get_running_loop().create_task(self._start_again(child))
+
+    async def _start_again(self, lost: ChildProcess) -> None:
+        """Start a child for the one that was lost; gives up never, but waits longer and longer."""
+        status = await lost.stop(self._settings.stop_timeout_s)
+        _logger.warning("the engine process ended (%s) and is started again", _status_text(status))
+        settings = self._settings
+        while True:
+            if self._losses:
+                delay = settings.restart_delay_s * 2.0 ** min(self._losses - 1, 30)
+                await self._clock.sleep(min(delay, settings.longest_restart_delay_s))
+            self._losses += 1
+            try:
+                await self._launch()
+            except EngineFailure as failure:
+                _logger.error("the engine process does not start: %s", failure)
+                held, self._held = self._held, {}
+                for generation in held.values():
+                    generation.fail("the engine process does not start")
+                continue
+            held, self._held = self._held, {}
+            for generation in held.values():
+                self._begin(generation)
+            return
+
+
+class _Generation:
+    """A running generation (`ports.Generation`)."""
+
+    def __init__(self, engine: OpenVinoEngine, key: int, request: EngineRequest) -> None:
+        self.key = key
+        self.request = request
+        self._engine = engine
+        self._ids: deque[int] = deque()
+        self._finish: FinishReason | None = None
+        self._cached: int | None = None
+        self._failure: EngineFailure | None = None
+        self._is_over = False
+        """The last step was given out."""
+        self._has_news = False
+        self._wake: asyncio.Future[None] | None = None
+
+    def __aiter__(self) -> AsyncIterator[EngineStep]:
+        return self
+
+    async def __anext__(self) -> EngineStep:
+        """Wait for the next step. Cancelling the wait loses nothing and stops nothing."""
+        while not self._has_news:
+            if self._is_over:
+                raise StopAsyncIteration
+            self._wake = asyncio.get_running_loop().create_future()
+            try:
+                await self._wake
+            finally:
+                self._wake = None
+        self._has_news = False
+        if self._failure is not None:
+            self._is_over = True
+            raise self._failure
+        self._is_over = self._finish is not None
+        ids, self._ids = list(self._ids), deque()
+        cached, self._cached = self._cached, None
+        return EngineStep(ids=ids, finish=self._finish, cached_tokens=cached)
+
+    def cancel(self) -> None:
+        """Stop at once; see `ports.Generation`."""
+        self._end("cancelled")
+
+    def take(self, ids: Sequence[int], finish: FinishReason | None, cached: int | None) -> None:
+        """Add what the engine gave."""
+        if self._finish is not None or self._failure is not None:
+            return
+        self._ids.extend(ids)
+        if cached is not None:
+            self._cached = cached
+        self._finish = finish
+        self._notify()
+        if finish is None and len(self._ids) > self.request.max_pending_tokens:
+            self._end("overrun")
+
+    def fail(self, why: str) -> None:
+        """End with a failure, unless it is over already."""
+        if self._finish is None and self._failure is None:
+            self._failure = EngineFailure(why)
+            self._notify()
+
+    def _end(self, reason: FinishReason) -> None:
+        if self._finish is None and self._failure is None:
+            self._engine._cancel(self.key)
+            self._finish = reason
+            self._notify()
+
+    def _notify(self) -> None:
+        self._has_news = True
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+
+def model_problem(gguf: GgufFile) -> str:
+    """Return one sentence on why OpenVINO cannot load `gguf`, "" when nothing is known."""
+    name = gguf.path.name
+    if gguf.architecture not in _ARCHITECTURES:
+        return (
+            f"{name} cannot be loaded by OpenVINO: its architecture is '{gguf.architecture}' "
+            f"(general.architecture), supported are {', '.join(_ARCHITECTURES)}."
+        )
+    for tensor in gguf.tensors:
+        allowed = _WEIGHT_TYPES if len(tensor.shape) > 1 else _VECTOR_TYPES
+        if tensor.type_name not in allowed:
+            return (
+                f"{name} cannot be loaded by OpenVINO: tensor {tensor.name} has type "
+                f"{tensor.type_name}, supported are {', '.join(allowed)}."
+            )
+    if not gguf.tensors:
+        return f"{name} cannot be loaded by OpenVINO: it has no tensors."
+    return ""
+
+
+def _status_text(status: int | None) -> str:
+    if status is None:
+        return "it never ran"
+    return f"signal {-status}" if status < 0 else f"exit status {status}"

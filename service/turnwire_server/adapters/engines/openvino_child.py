@@ -1,0 +1,292 @@
+"""The child process of the `openvino` engine: it owns the pipeline and speaks in frames.
+
+A process of its own, because a step of the pipeline keeps the interpreter's lock. It reads
+between steps, so a cancel waits for one chunk at most, and it ends when its parent is gone.
+
+From the parent: `start` (options), `generate` (key, prompt ids, options), `cancel` (key).
+To the parent: `ready` (facts), `failed` (why), `steps` (list of key, ids, finish, cached
+tokens), `refused` (key, why), `broken` (why, then the process ends).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+from array import array
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn
+
+from turnwire_server.adapters.engines.child_frames import FrameReader, pack_frame
+from turnwire_server.adapters.engines.json_grammar import (
+    GrammarFailure,
+    json_object_grammar,
+    json_schema_grammar,
+)
+from turnwire_server.adapters.engines.prefix_model import PrefixModel, Sequence
+from turnwire_server.adapters.engines.regex_grammar import UnsupportedPattern, text_rule
+
+__all__ = ["main"]
+
+_RECEIVE_BYTES: Final = 1 << 20
+_LONGEST_REASON: Final = 300
+_PROBE_TOKENS: Final = 257
+_BLOCK_SIZES: Final = (16, 32, 64, 128, 256)
+_MOST_SEQUENCES: Final = 32
+"""Generations that decode side by side; with the chunk above it, prompts still advance."""
+
+
+class _Refusal(Exception):
+    """One request cannot be served; the others go on."""
+
+
+class _Running:
+    """One request in the pipeline."""
+
+    __slots__ = ("handle", "prefill_only", "sequence")
+
+    def __init__(self, handle: Any, sequence: Sequence, *, prefill_only: bool) -> None:
+        self.handle = handle
+        self.sequence = sequence
+        self.prefill_only = prefill_only
+
+
+class _Pipeline:
+    """The OpenVINO pipeline with the requests that run in it."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        # The package is there as a dependency of OpenVINO; a server must not call home.
+        sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
+        import numpy
+        import openvino
+        import openvino_genai
+
+        self._numpy, self._openvino, self._genai = numpy, openvino, openvino_genai
+        scheduler = openvino_genai.SchedulerConfig()
+        scheduler.cache_size = options["cache_gigabytes"]
+        scheduler.max_num_batched_tokens = options["chunk_tokens"]
+        scheduler.max_num_seqs = min(_MOST_SEQUENCES, options["chunk_tokens"])
+        scheduler.enable_prefix_caching = options["prefix_cache"]
+        scheduler.dynamic_split_fuse = True
+        properties = {"INFERENCE_NUM_THREADS": options["threads"]} if options["threads"] else {}
+        self._pipeline = openvino_genai.ContinuousBatchingPipeline(
+            options["model_path"], scheduler, "CPU", properties
+        )
+        self._running: dict[int, _Running] = {}
+        self._count = 0
+        block_tokens, block_count = self._measure_blocks()
+        self.capacity = block_tokens * block_count
+        """Tokens that fit into the cache of keys and values."""
+        self._model = PrefixModel(
+            block_tokens=block_tokens,
+            block_count=block_count if options["prefix_cache"] else 0,
+            chunk=options["chunk_tokens"],
+        )
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._running) or self._pipeline.has_non_finished_requests()
+
+    def add(self, key: int, ids: bytes, options: Mapping[str, Any]) -> None:
+        """Begin a request.
+
+        Raises:
+            _Refusal: its settings or its constraint are not possible.
+        """
+        tokens = array("I")
+        tokens.frombytes(ids)
+        config = self._config(options)
+        try:
+            handle = self._submit(tokens, config)
+        except RuntimeError:
+            raise _Refusal("the engine does not accept these sampling settings") from None
+        sequence = Sequence(tokens)
+        self._model.add(sequence)
+        self._running[key] = _Running(handle, sequence, prefill_only=options["prefill_only"])
+
+    def cancel(self, key: int) -> None:
+        running = self._running.pop(key, None)
+        if running is not None:
+            running.handle.cancel()
+
+    def step(self) -> list[tuple[int, list[int], str | None, int | None]]:
+        """Run one step; return what became ready."""
+        self._pipeline.step()
+        self._model.step([running.sequence for running in self._running.values()])
+        ready = []
+        for key, running in list(self._running.items()):
+            ids, finish = self._read(running)
+            if finish is not None:
+                del self._running[key]
+            if not ids and finish is None:
+                continue
+            sequence = running.sequence
+            cached = None if sequence.decoding else sequence.cached
+            sequence.decoding = True
+            sequence.tokens.extend(ids)
+            ready.append((key, [] if running.prefill_only else ids, finish, cached))
+        return ready
+
+    def _read(self, running: _Running) -> tuple[list[int], str | None]:
+        ids: list[int] = []
+        finish: str | None = None
+        reasons = self._genai.GenerationFinishReason
+        while running.handle.can_read():
+            for output in running.handle.read().values():
+                ids += output.generated_ids
+                if output.finish_reason == reasons.STOP:
+                    finish = "stop"
+                elif output.finish_reason == reasons.LENGTH:
+                    finish = "length"
+        if finish is None and running.handle.get_status() == self._genai.GenerationStatus.IGNORED:
+            finish = "full"
+        return ids, finish
+
+    def _submit(self, tokens: array[int], config: Any) -> Any:
+        self._count += 1
+        prompt = self._numpy.asarray(tokens, dtype=self._numpy.int64).reshape(1, -1)
+        return self._pipeline.add_request(self._count, self._openvino.Tensor(prompt), config)
+
+    def _config(self, options: Mapping[str, Any]) -> Any:
+        config = self._genai.GenerationConfig()
+        config.max_new_tokens = options["max_tokens"]
+        stop_ids = options["stop_ids"]
+        if stop_ids:
+            config.set_eos_token_id(stop_ids[0])
+            config.stop_token_ids = set(stop_ids)
+        else:
+            config.ignore_eos = True
+        config.do_sample = options["temperature"] > 0 and options["top_p"] > 0
+        if config.do_sample:
+            config.temperature = options["temperature"]
+            config.top_p = options["top_p"]
+            seed = options["seed"]
+            random = int.from_bytes(os.urandom(4), "little")
+            config.rng_seed = random if seed is None else seed % 2**32
+        config.presence_penalty = options["presence_penalty"]
+        config.frequency_penalty = options["frequency_penalty"]
+        if options["constraint"] is not None:
+            structured = self._genai.StructuredOutputConfig()
+            structured.grammar = _grammar(*options["constraint"])
+            config.structured_output_config = structured
+        return config
+
+    def _measure_blocks(self) -> tuple[int, int]:
+        """Return tokens per block and the number of blocks, from the use two prompts make."""
+        config = self._genai.GenerationConfig()
+        config.max_new_tokens = 1
+        usage = []
+        for count in (1, _PROBE_TOKENS):
+            handle = self._submit(array("I", [count % 7]) * count, config)
+            while self._pipeline.has_non_finished_requests():
+                self._pipeline.step()
+            del handle
+            usage.append(self._pipeline.get_metrics().cache_usage)
+        one, many = usage
+        used = round(many / one)
+        sizes = [size for size in _BLOCK_SIZES if -(-_PROBE_TOKENS // size) == used]
+        return (sizes[0] if sizes else 1), round(100 / one)
+
+
+def _grammar(kind: str, text: str) -> str:
+    """Return the grammar of a constraint.
+
+    Raises:
+        _Refusal: there is none.
+    """
+    try:
+        match kind:
+            case "json_schema":
+                return json_schema_grammar(text)
+            case "json_object":
+                return json_object_grammar()
+            case "regex":
+                return f"root ::= {text_rule(text)}\n"
+            case _:
+                raise _Refusal(f"constraints of kind {kind} are not supported")
+    except (GrammarFailure, UnsupportedPattern) as failure:
+        raise _Refusal(f"the constraint cannot be enforced: {failure}") from None
+
+
+def _reason(error: BaseException) -> str:
+    """Return the last line of what OpenVINO says, which is where it says it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[-1] if lines else type(error).__name__)[:_LONGEST_REASON]
+
+
+class _Child:
+    """The loop: read what is there, run one step, send what it gave."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._frames = FrameReader()
+        self._pipeline: _Pipeline | None = None
+
+    def run(self) -> NoReturn:
+        while True:
+            pipeline = self._pipeline
+            is_busy = pipeline is not None and pipeline.is_busy
+            if select.select([self._channel], [], [], 0 if is_busy else None)[0]:
+                self._receive()
+            elif pipeline is not None:
+                self._step(pipeline)
+
+    def _receive(self) -> None:
+        try:
+            data = self._channel.recv(_RECEIVE_BYTES)
+        except OSError:
+            data = b""
+        if not data:
+            os._exit(0)  # the parent is gone or done; nothing here is worth a destructor
+        for message in self._frames.feed(data):
+            match message:
+                case ("start", options):
+                    self._start(options)
+                case ("generate", key, ids, options):
+                    self._generate(key, ids, options)
+                case ("cancel", key) if self._pipeline is not None:
+                    self._pipeline.cancel(key)
+
+    def _start(self, options: Mapping[str, Any]) -> None:
+        try:
+            self._pipeline = _Pipeline(options)
+        except Exception as error:  # whatever it is, the operator must read it
+            self._send("failed", _reason(error))
+            os._exit(1)
+        self._send("ready", {"capacity": self._pipeline.capacity})
+
+    def _generate(self, key: int, ids: bytes, options: Mapping[str, Any]) -> None:
+        if self._pipeline is None:
+            return
+        try:
+            self._pipeline.add(key, ids, options)
+        except _Refusal as refusal:
+            self._send("refused", key, str(refusal))
+
+    def _step(self, pipeline: _Pipeline) -> None:
+        try:
+            ready = pipeline.step()
+        except Exception as error:  # the pipeline is unusable now: better a new process
+            self._send("broken", _reason(error))
+            os._exit(2)
+        if ready:
+            self._send("steps", ready)
+
+    def _send(self, *message: object) -> None:
+        try:
+            self._channel.sendall(pack_frame(*message))
+        except OSError:
+            os._exit(0)
+
+
+def main() -> NoReturn:
+    """Serve the socket whose descriptor is the only argument."""
+    # An interrupt at the terminal is for the parent, which then ends this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _Child(socket.socket(fileno=int(sys.argv[1]))).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,266 @@
+"""The simulated engine: no model, but real token ids, real prefix lengths, and a pace.
+
+Transports are compared on it, because it costs next to nothing and does the same every time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from turnwire_server.adapters.engines.prefix_index import PrefixIndex, PrefixMatch
+from turnwire_server.adapters.engines.sim_agent import AgentSettings, SimAgent, SimOutput
+from turnwire_server.adapters.engines.sim_script import ScriptFailure, SimScript, read_trace
+from turnwire_server.adapters.renderers.sim_tokens import sim_tokens
+from turnwire_server.adapters.renderers.vocabulary import VocabularyFailure
+from turnwire_server.ports.clock import Clock
+from turnwire_server.ports.engine import (
+    EngineFailure,
+    EngineInfo,
+    EngineRequest,
+    EngineStep,
+    FinishReason,
+)
+
+__all__ = ["ScriptHook", "SimEngine", "SimGeneration", "SimSettings"]
+
+ScriptHook = Callable[[EngineRequest], str | Sequence[int] | None]
+"""Decides a turn for a test: text with markup, ids as they are, or None for the default."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimSettings:
+    """How the simulated engine behaves."""
+
+    tokens_per_second: float = 0.0
+    """Pace of a generation; 0 means as fast as it is read."""
+    prefill_tokens_per_second: float = 0.0
+    """Pace of the prompt's tokens that are not cached; 0 means at once."""
+    context_length: int = 131_072
+    """Most prompt plus output tokens."""
+    step_tokens: int = 32
+    """Tokens per step when the reader sets the pace."""
+    max_cached_tokens: int = 4_000_000
+    """Size of the simulated prefix cache."""
+    agent: AgentSettings = field(default_factory=AgentSettings)
+    trace_path: Path | None = None
+    """A trace to replay, read by `start`."""
+
+
+class SimEngine:
+    """Acts as an inference engine (`ports.Engine`)."""
+
+    def __init__(
+        self, settings: SimSettings, clock: Clock, *, script: ScriptHook | None = None
+    ) -> None:
+        """Pace by `clock`; `script` decides turns in tests."""
+        self._settings = settings
+        self._clock = clock
+        self._script = script
+        self._agent: SimAgent | None = None
+        self._prefixes = PrefixIndex(max_tokens=settings.max_cached_tokens)
+        self._running: weakref.WeakSet[SimGeneration] = weakref.WeakSet()
+        self._closed = False
+
+    @property
+    def info(self) -> EngineInfo:
+        """What it is."""
+        return EngineInfo(
+            name="sim",
+            context_length=self._settings.context_length,
+            constraints=frozenset({"json_schema", "json_object"}),
+            simulated=True,
+        )
+
+    async def start(self) -> None:
+        """Load the vocabulary and the trace.
+
+        Raises:
+            EngineFailure: one of them cannot be read.
+        """
+        try:
+            trace = await asyncio.to_thread(self._read_trace)
+            tokens = await asyncio.to_thread(sim_tokens)
+        except (ScriptFailure, VocabularyFailure) as failure:
+            raise EngineFailure(f"the simulated engine cannot start: {failure}") from failure
+        except (OSError, UnicodeDecodeError) as error:
+            raise EngineFailure("the simulated engine cannot read its trace file") from error
+        self._agent = SimAgent(
+            tokens,
+            self._settings.agent,
+            tokens_per_second=self._settings.tokens_per_second,
+            trace=trace,
+        )
+        self._closed = False
+
+    async def close(self) -> None:
+        """Cancel what runs. Idempotent."""
+        self._closed = True
+        for generation in list(self._running):
+            generation.cancel()
+
+    def generate(self, request: EngineRequest) -> SimGeneration:
+        """Begin a generation; its prefill begins now, whenever it is read."""
+        generation = SimGeneration(self, request, self._clock, self._settings, self._prefixes)
+        self._running.add(generation)
+        return generation
+
+    def output(self, request: EngineRequest) -> SimOutput:
+        """Decide what is said to `request`.
+
+        Raises:
+            EngineFailure: the engine does not run.
+        """
+        if self._closed or self._agent is None:
+            raise EngineFailure("the simulated engine is not running")
+        said = self._script(request) if self._script is not None else None
+        if said is not None:
+            return self._agent.text_output(said)
+        return self._agent.output(request)
+
+    def _read_trace(self) -> tuple[SimScript, ...]:
+        path = self._settings.trace_path
+        return () if path is None else read_trace(path.read_text(encoding="utf-8"))
+
+
+class SimGeneration:
+    """One generation. It has no task of its own: it happens while it is read."""
+
+    def __init__(
+        self,
+        engine: SimEngine,
+        request: EngineRequest,
+        clock: Clock,
+        settings: SimSettings,
+        prefixes: PrefixIndex,
+    ) -> None:
+        """Begin at the clock's present time."""
+        self._engine = engine
+        self._request = request
+        self._clock = clock
+        self._settings = settings
+        self._prefixes = prefixes
+        self._began = clock.monotonic()
+        """When prefill began; once it is over, when the first token was due."""
+        self._match: PrefixMatch | None = None
+        self._output: SimOutput | None = None
+        self._limit = 0
+        self._sent = 0
+        self._over = False
+        self._cancelled = False
+        self._waiting: asyncio.Task[object] | None = None
+        self._interrupted = False
+
+    def __aiter__(self) -> AsyncIterator[EngineStep]:
+        """Return itself: there is one reader."""
+        return self
+
+    async def __anext__(self) -> EngineStep:
+        """Return the next step, waiting until it is due."""
+        if self._over:
+            raise StopAsyncIteration
+        try:
+            if self._output is None:
+                return await self._prefill()
+            # Reading must not starve the loop, however fast the tokens are there.
+            await asyncio.sleep(0)
+            return await self._decode(self._output)
+        except EngineFailure:
+            self._over = True
+            raise
+
+    def cancel(self) -> None:
+        """Stop at once; a wait that is going on ends."""
+        if self._over or self._cancelled:
+            return
+        self._cancelled = True
+        if self._waiting is not None:
+            self._interrupted = True
+            self._waiting.cancel()
+
+    async def _prefill(self) -> EngineStep:
+        request, settings = self._request, self._settings
+        if self._cancelled:
+            return self._last("cancelled", cached_tokens=0)
+        output = self._engine.output(request)
+        self._match = match = self._prefixes.look_up(request.ids)
+        if settings.prefill_tokens_per_second:
+            missing = len(request.ids) - match.cached
+            self._began += missing / settings.prefill_tokens_per_second
+            await self._wait_until(self._began)
+            if self._cancelled:
+                return self._last("cancelled", cached_tokens=match.cached)
+        self._prefixes.prefilled(match, request.ids)
+        room = max(0, settings.context_length - len(request.ids))
+        self._limit = min(len(output.ids), request.sampling.max_tokens, room)
+        self._output = output
+        if request.prefill_only:
+            return self._last("stop", cached_tokens=match.cached)
+        return self._step(output, self._due(output), cached_tokens=match.cached)
+
+    async def _decode(self, output: SimOutput) -> EngineStep:
+        due = self._due(output)
+        if due <= self._sent and not self._cancelled and self._sent < self._limit:
+            await self._wait_until(self._began + output.pace.when(self._sent))
+            # Rounding in the clock must not make a token late that was waited for.
+            due = self._due(output) if self._cancelled else max(self._due(output), self._sent + 1)
+        return self._step(output, due)
+
+    def _step(self, output: SimOutput, due: int, *, cached_tokens: int | None = None) -> EngineStep:
+        """Return what is due, cut to the bounds, and the end if it is reached."""
+        pulled = output.pace.pulled
+        if output.fail_after is not None and not self._cancelled:
+            if self._sent >= output.fail_after:
+                raise EngineFailure("the script asked for a failure")
+            due = min(due, output.fail_after)
+        count = max(0, due - self._sent)
+        finish: FinishReason | None = None
+        if self._cancelled:
+            count, finish = (0 if pulled else count), "cancelled"
+        elif pulled:
+            count = min(count, self._settings.step_tokens)
+        elif count > self._request.max_pending_tokens:
+            finish = "overrun"
+        count = min(count, self._request.max_pending_tokens)
+        ids = output.ids[self._sent : self._sent + count]
+        self._sent += count
+        if finish is None and self._sent >= self._limit:
+            finish = "stop" if self._limit == len(output.ids) else "length"
+        if finish is not None:
+            return self._last(finish, ids, cached_tokens=cached_tokens)
+        return EngineStep(ids, cached_tokens=cached_tokens)
+
+    def _due(self, output: SimOutput) -> int:
+        return output.pace.due(self._clock.monotonic() - self._began, self._limit)
+
+    def _last(
+        self, finish: FinishReason, ids: Sequence[int] = (), *, cached_tokens: int | None = None
+    ) -> EngineStep:
+        self._over = True
+        if self._match is not None and self._output is not None:
+            sampled = self._output.ids[: self._sent]
+            self._prefixes.generated(self._match, self._request.ids, sampled)
+        return EngineStep(ids, finish, cached_tokens)
+
+    async def _wait_until(self, deadline: float) -> None:
+        """Wait until `deadline` or until `cancel`, without a task to leave behind.
+
+        `cancel` interrupts the reader's own wait the way `asyncio.timeout` does: it cancels
+        the task, and the cancellation is taken back here, where it is known to be ours.
+        """
+        seconds = deadline - self._clock.monotonic()
+        task = asyncio.current_task()
+        if seconds <= 0 or task is None:
+            return
+        cancelling = task.cancelling()
+        self._waiting = task
+        try:
+            await self._clock.sleep(seconds)
+        except asyncio.CancelledError:
+            if not self._interrupted or task.uncancel() > cancelling:
+                raise
+        finally:
+            self._waiting = None

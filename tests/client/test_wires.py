@@ -1,0 +1,479 @@
+"""The client on real sockets against servers that follow a script."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import grpc.aio
+import pytest
+from aiohttp import web
+from google.protobuf import any_pb2
+from google.rpc import error_details_pb2, status_pb2
+
+import turnwire
+from harness.client_events import (
+    call_item,
+    call_turn,
+    cancelled,
+    failed_turn,
+    opening,
+    rejected,
+    text_turn,
+)
+from harness.client_wires import Script, scripted_grpc, scripted_http, scripted_websocket
+from turnwire import _codec
+from turnwire.v1 import models_service_pb2, models_service_pb2_grpc, session_pb2_grpc
+from turnwire.v1.client_event_pb2 import ClientEvent
+from turnwire.v1.error_pb2 import ErrorBody
+from turnwire.v1.server_event_pb2 import ServerEvent, SessionError
+
+SERVERS: dict[str, Callable[[Script], AbstractAsyncContextManager[tuple[str, object]]]] = {
+    "grpc": scripted_grpc,
+    "websocket": scripted_websocket,
+    "http": scripted_http,
+}
+
+
+@pytest.fixture(params=SERVERS)
+def wire(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@asynccontextmanager
+async def connected(wire: str, script: Script) -> AsyncIterator[turnwire.Session]:
+    async with (
+        asyncio.timeout(10),
+        SERVERS[wire](script) as (url, _),
+        turnwire.connect(url, model="m", close_timeout_s=2) as session,
+    ):
+        yield session
+
+
+def numbered() -> Script:
+    """Answer the n-th create as `resp_n` with its input in two pieces."""
+    count = 0
+
+    def script(event: ClientEvent) -> list[ServerEvent]:
+        nonlocal count
+        count += 1
+        text = event.response_create.input.text
+        return text_turn(event, f"resp_{count}", text[:1], text[1:])
+
+    return script
+
+
+async def test_a_turn_looks_the_same_on_every_wire(wire: str) -> None:
+    async with connected(wire, numbered()) as session:
+        assert session.wire == wire
+        turn = session.create("Grüße 🚀", include=["turnwire.timing"])
+        types = [event.type async for event in turn]
+        response = await turn.response()
+        stats = turn.stats
+        assert session.bytes_up >= (stats.bytes_up if stats else 0) > 0
+        assert session.bytes_down >= (stats.bytes_down if stats else 0) > 0
+    assert types == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.output_text.delta",
+        "response.output_text.delta",
+        "response.output_item.done",
+        "response.completed",
+    ]
+    assert response.output_text == "Grüße 🚀"
+    assert response.to_dict()["usage"]["input_tokens"] == 40  # type: ignore[index, call-overload]
+    assert stats is not None and stats.tokens_rendered == 7
+
+
+async def test_an_agent_loop_runs_on_every_wire(wire: str) -> None:
+    turns = 0
+
+    def script(event: ClientEvent) -> list[ServerEvent]:
+        nonlocal turns
+        turns += 1
+        if turns == 1:
+            return call_turn(event, "resp_1", call_item("add", '{"a":1,"b":2}'))
+        assert event.response_create.previous_response_id == "resp_1"
+        output = event.response_create.input.items.items[0].function_call_output
+        return text_turn(event, "resp_2", f"It is {output.output.text}.")
+
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    async with connected(wire, script) as session:
+        result = await session.run("1 + 2?", tools={"add": add})
+    assert result.output_text == "It is 3."
+    assert all(turn.bytes_up > 0 and turn.bytes_down > 0 for turn in result.turns)
+
+
+async def test_turns_on_many_lanes_end_on_every_wire(wire: str) -> None:
+    async with connected(wire, numbered()) as session:
+        turns = [session.create(f"t{n}", stream_id=f"lane.{n % 5}") for n in range(20)]
+        texts = [(await turn.response()).output_text for turn in turns]
+    assert texts == [f"t{n}" for n in range(20)]
+
+
+async def test_a_refusal_is_typed_on_every_wire(wire: str) -> None:
+    def script(event: ClientEvent) -> list[ServerEvent]:
+        return [rejected(event, "context_length_exceeded", 400, "input")]
+
+    async with connected(wire, script) as session:
+        with pytest.raises(turnwire.InvalidRequest) as refused:
+            await session.create("x", stream_id="a").response()
+        assert session.is_open
+    assert (refused.value.code, refused.value.param) == ("context_length_exceeded", "input")
+
+
+async def test_a_failed_turn_raises_on_every_wire(wire: str) -> None:
+    async with connected(wire, lambda event: failed_turn(event, "resp_1", "oops")) as session:
+        with pytest.raises(turnwire.TurnFailed, match="oops"):
+            await session.create("x").response()
+
+
+async def test_nobody_listening_is_a_connection_that_failed(wire: str) -> None:
+    async with asyncio.timeout(10), SERVERS[wire](numbered()) as (url, _):
+        pass
+    with pytest.raises(turnwire.ConnectionFailed):
+        async with turnwire.connect(url, model="m") as session:
+            await session.create("x").response()
+
+
+@pytest.mark.parametrize("wire", ["websocket", "http"])
+async def test_a_wrong_key_is_an_authentication_that_failed(wire: str) -> None:
+    serve = {"websocket": scripted_websocket, "http": scripted_http}[wire]
+    async with asyncio.timeout(10), serve(numbered(), key="sesame") as (url, _):
+        with pytest.raises(turnwire.AuthenticationFailed) as refused:
+            async with turnwire.connect(url, api_key="wrong", model="m") as session:
+                await session.create("x").response()
+        assert (refused.value.code, refused.value.status) == ("invalid_api_key", 401)
+        async with turnwire.connect(url, api_key="sesame", model="m") as session:
+            assert (await session.create("x").response()).id == "resp_1"
+
+
+async def test_leaving_half_closes_a_grpc_stream() -> None:
+    async with asyncio.timeout(10), scripted_grpc(numbered()) as (url, log):
+        async with turnwire.connect(url, api_key="sesame", model="m") as session:
+            await session.create("x").response()
+        assert log == ["Bearer sesame", "half-closed"]
+
+
+async def test_leaving_closes_a_websocket_with_1000() -> None:
+    async with asyncio.timeout(10), scripted_websocket(numbered()) as (url, log):
+        async with turnwire.connect(url, model="m") as session:
+            await session.create("x").response()
+        assert log == ["closed 1000"]
+
+
+async def test_a_frame_with_events_of_several_turns_is_split() -> None:
+    waiting: list[ClientEvent] = []
+
+    def script(event: ClientEvent) -> list[ServerEvent]:
+        waiting.append(event)
+        if len(waiting) < 2:
+            return []
+        turns = [text_turn(create, f"resp_{create.stream_id}", "x") for create in waiting]
+        return [event for pair in zip(*turns, strict=True) for event in pair]
+
+    async with connected("grpc", script) as session:
+        turns = [session.create("x", stream_id=lane) for lane in "ab"]
+        ids = [(await turn.response()).id for turn in turns]
+        sizes = [turn.stats.bytes_down for turn in turns if turn.stats]
+        assert sum(sizes) == session.bytes_down
+    assert ids == ["resp_a", "resp_b"]
+
+
+# Ends of a connection.
+
+
+class _EndingServicer(session_pb2_grpc.SessionServiceServicer):
+    def __init__(self, code: grpc.StatusCode, reason: str) -> None:
+        self._code = code
+        self._reason = reason
+
+    async def Connect(self, request_iterator, context):  # type: ignore[no-untyped-def]
+        async for _ in request_iterator:
+            detail = any_pb2.Any()
+            detail.Pack(error_details_pb2.ErrorInfo(reason=self._reason, domain="turnwire.dev"))
+            status = status_pb2.Status(message="why", details=[detail])
+            trailers = (("grpc-status-details-bin", status.SerializeToString()),)
+            await context.abort(self._code, "why", trailers)
+        yield
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "kind"),
+    [
+        (grpc.StatusCode.UNAUTHENTICATED, "INVALID_API_KEY", turnwire.AuthenticationFailed),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, "MESSAGE_TOO_LARGE", turnwire.ConnectionLost),
+        (grpc.StatusCode.CANCELLED, "SERVER_ERROR", turnwire.ConnectionLost),
+    ],
+)
+async def test_a_stream_that_ends_with_a_status_is_typed(
+    code: grpc.StatusCode, reason: str, kind: type[turnwire.TurnwireError]
+) -> None:
+    server = grpc.aio.server()
+    servicer = _EndingServicer(code, reason)
+    session_pb2_grpc.add_SessionServiceServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with (
+            asyncio.timeout(10),
+            turnwire.connect(f"grpc://127.0.0.1:{port}", model="m") as session,
+        ):
+            with pytest.raises(kind) as ended:
+                await session.create("x").response()
+    finally:
+        await server.stop(None)
+    if code is not grpc.StatusCode.CANCELLED:
+        assert getattr(ended.value, "code", None) == reason.lower()
+
+
+async def test_a_websocket_that_is_closed_under_a_turn_tells_the_code() -> None:
+    async def upgrade(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        await socket.receive()
+        await socket.close(code=1012)
+        return socket
+
+    async with (
+        asyncio.timeout(10),
+        scripted_http(numbered(), routes=[web.get("/x/responses", upgrade)]) as (url, _),
+    ):
+        async with turnwire.connect(url.replace("http", "ws") + "/x", model="m") as session:
+            with pytest.raises(turnwire.ConnectionLost) as lost:
+                await session.create("x").response()
+    assert lost.value.close_code == 1012
+
+
+async def test_a_websocket_that_is_switched_off_is_a_connection_that_failed_with_426() -> None:
+    async def refuse(request: web.Request) -> web.Response:
+        return web.Response(status=426)
+
+    async with (
+        asyncio.timeout(10),
+        scripted_http(numbered(), routes=[web.get("/v1/responses", refuse)]) as (url, _),
+    ):
+        with pytest.raises(turnwire.ConnectionFailed) as failed:
+            async with turnwire.connect(url.replace("http", "ws")):
+                pass
+    assert failed.value.status == 426
+
+
+@pytest.mark.parametrize("text", ["not json", '{"type":"response.output_text.delta","delta":3}'])
+async def test_a_malformed_event_is_a_protocol_violation(text: str) -> None:
+    async def upgrade(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        await socket.receive()
+        await socket.send_str('{"type":"of.a.later.version","x":1}')
+        await socket.send_str(text)
+        await socket.receive()
+        return socket
+
+    async with (
+        asyncio.timeout(10),
+        scripted_http(numbered(), routes=[web.get("/x/responses", upgrade)]) as (url, _),
+    ):
+        async with turnwire.connect(url.replace("http", "ws") + "/x", model="m") as session:
+            with pytest.raises(turnwire.ProtocolViolation):
+                await session.create("x").response()
+
+
+# HTTP's own.
+
+
+async def test_an_answer_that_breaks_off_loses_its_turn_alone() -> None:
+    script = numbered()
+
+    def cut(event: ClientEvent) -> list[ServerEvent]:
+        events = list(script(event))
+        return events[:3] if event.response_create.input.text == "cut" else events
+
+    async with connected("http", cut) as session:
+        turn = session.create("cut")
+        with pytest.raises(turnwire.ConnectionLost):
+            await turn.response()
+        assert (await session.create("whole").response()).output_text == "whole"
+
+
+async def test_an_error_before_a_failure_is_not_the_end_over_sse() -> None:
+    def script(event: ClientEvent) -> list[ServerEvent]:
+        *begun, failed = failed_turn(event, "resp_1", "oops")
+        body = ErrorBody(type="server_error", code="oops", message="It broke.")
+        return [*begun, ServerEvent(sequence_number=9, error=SessionError(error=body)), failed]
+
+    async with connected("http", script) as session:
+        with pytest.raises(turnwire.TurnFailed):
+            await session.create("x").response()
+
+
+async def test_a_lone_error_in_the_middle_of_sse_refuses_the_turn() -> None:
+    def script(event: ClientEvent) -> list[ServerEvent]:
+        body = ErrorBody(type="server_error", code="server_error", message="It broke.")
+        return [*opening(event, "resp_1"), ServerEvent(error=SessionError(error=body))]
+
+    async with connected("http", script) as session:
+        with pytest.raises(turnwire.ServerFailed) as refused:
+            await session.create("x").response()
+    assert refused.value.status == 500
+
+
+@asynccontextmanager
+async def hanging_http(
+    on_cancel: Callable[[], int],
+) -> AsyncIterator[tuple[str, asyncio.Event]]:
+    """Serve turns that begin and then wait for a cancel; yields the URL and "the peer left"."""
+    over = asyncio.Event()
+    left = asyncio.Event()
+
+    async def create(request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await answer.prepare(request)
+        event = ClientEvent()
+        for started in opening(event, "resp_1"):
+            await answer.write(b"data: " + _codec.dumps(started) + b"\n\n")
+        try:
+            await over.wait()
+        except asyncio.CancelledError:
+            left.set()
+            raise
+        await answer.write(b"data: " + _codec.dumps(cancelled(event, "resp_1")) + b"\n\n")
+        return answer
+
+    async def cancel(request: web.Request) -> web.Response:
+        status = on_cancel()
+        if status == 200:
+            over.set()
+            return web.json_response({"id": "resp_1", "status": "cancelled"})
+        return web.json_response({"error": {"code": "response_not_found"}}, status=status)
+
+    application = web.Application()
+    application.add_routes(
+        [
+            web.post("/v1/responses", create),
+            web.post("/v1/responses/resp_1/cancel", cancel),
+        ]
+    )
+    runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=1.0)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}", left
+    finally:
+        await runner.cleanup()
+
+
+async def test_cancelling_over_http_asks_the_server_first() -> None:
+    async with asyncio.timeout(10), hanging_http(lambda: 200) as (url, _):
+        async with turnwire.connect(url, model="m") as session:
+            turn = session.create("x")
+            await turn.started()
+            await turn.cancel()
+            assert (await turn.response()).status == "cancelled"
+
+
+async def test_cancelling_over_http_leaves_where_the_server_knows_no_such_response() -> None:
+    async with asyncio.timeout(10), hanging_http(lambda: 404) as (url, left):
+        async with turnwire.connect(url, model="m") as session:
+            turn, queued = session.create("x"), session.create("y")
+            await turn.started()
+            await queued.cancel()
+            await turn.cancel()
+            for one in (turn, queued):
+                with pytest.raises(turnwire.RequestCancelled):
+                    await one.response()
+            await left.wait()
+
+
+async def test_closing_over_http_breaks_off_what_runs() -> None:
+    async with asyncio.timeout(10), hanging_http(lambda: 200) as (url, left):
+        async with turnwire.connect(url, model="m") as session:
+            turn = session.create("x")
+            await turn.started()
+        await left.wait()
+        with pytest.raises(turnwire.SessionClosed):
+            await turn.response()
+
+
+# Calls beside the turns.
+
+
+async def test_calls_over_websocket_go_to_the_same_origin_by_http() -> None:
+    asked = []
+
+    def answer(name: str, body: object) -> Callable[[web.Request], object]:
+        async def handle(request: web.Request) -> web.Response:
+            asked.append((name, dict(request.query), await request.text()))
+            return web.json_response(body)
+
+        return handle
+
+    response = {"id": "resp/1", "object": "response", "status": "completed"}
+    item = {"id": "msg_1", "type": "message", "role": "user", "content": "Hi"}
+    page = {
+        "object": "list",
+        "data": [item],
+        "first_id": "msg_1",
+        "last_id": "msg_1",
+        "has_more": True,
+    }
+    model = {"id": "sim", "object": "model", "created": 1, "owned_by": "sim", "simulated": True}
+    routes = [
+        web.get("/v1/responses/{id}", answer("get", response)),
+        web.delete("/v1/responses/{id}", answer("delete", {"id": "resp/1", "deleted": True})),
+        web.post("/v1/responses/{id}/cancel", answer("cancel", response)),
+        web.get("/v1/responses/{id}/input_items", answer("items", page)),
+        web.post("/v1/responses/input_tokens", answer("count", {"input_tokens": 12})),
+        web.get("/v1/models", answer("models", {"object": "list", "data": [model]})),
+    ]
+    async with (
+        asyncio.timeout(10),
+        scripted_websocket(numbered(), routes=routes) as (url, _),
+        turnwire.connect(url, model="m") as session,
+    ):
+        assert (await session.get("resp/1", include=["a", "b"])).id == "resp/1"
+        await session.delete("resp/1")
+        assert (await session.cancel_response("resp/1")).status == "completed"
+        items = await session.input_items("resp/1", after="msg_0", limit=3, order="asc")
+        assert items.to_dicts()[0]["content"] == "Hi"
+        assert (items.first_id, items.has_more) == ("msg_1", True)
+        assert await session.count_tokens("Hi") == 12
+        assert await session.models() == [turnwire.ModelInfo("sim", "sim", None, simulated=True)]
+        assert session.bytes_up > 0 and session.bytes_down > 0
+    assert [name for name, _, _ in asked] == ["get", "delete", "cancel", "items", "count", "models"]
+    assert asked[3][1] == {"after": "msg_0", "limit": "3", "order": "asc"}
+    assert json.loads(asked[4][2]) == {"model": "m", "input": "Hi"}
+
+
+async def test_a_call_that_the_server_refuses_is_typed() -> None:
+    async with connected("http", numbered()) as session:
+        with pytest.raises(turnwire.NotFound):
+            await session.get("resp_none")
+
+
+class _Models(models_service_pb2_grpc.ModelsServiceServicer):
+    async def ListModels(self, request, context):  # type: ignore[no-untyped-def]
+        model = models_service_pb2.Model(id="sim", owned_by="sim", context_length=99)
+        return models_service_pb2.ListModelsResult(object="list", data=[model])
+
+
+async def test_calls_over_grpc_share_the_channel_and_its_errors_are_typed() -> None:
+    def add(server: grpc.aio.Server) -> None:
+        models_service_pb2_grpc.add_ModelsServiceServicer_to_server(_Models(), server)
+
+    async with (
+        asyncio.timeout(10),
+        scripted_grpc(numbered(), servicers=[add]) as (url, _),
+        turnwire.connect(url) as session,
+    ):
+        assert await session.models() == [turnwire.ModelInfo("sim", "sim", 99, simulated=False)]
+        assert session.bytes_down > 0
+        with pytest.raises(turnwire.ResponseRejected) as refused:
+            await session.get("resp_1")
+    assert refused.value.status == 501

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from turnwire._codec import dumps
+from turnwire.v1.server_event_pb2 import ServerEvent
+from turnwire_server.codec.deltas import DeltaTemplate
+
+KINDS = {
+    "response_output_text_delta": "content_index",
+    "response_reasoning_text_delta": "content_index",
+    "response_reasoning_summary_text_delta": "summary_index",
+    "response_refusal_delta": "content_index",
+    "response_function_call_arguments_delta": None,
+    "response_custom_tool_call_input_delta": None,
+}
+TRAPS = ['"delta":""', '"sequence_number":0', '\\"', "", "msg_1"]
+
+names = st.text(max_size=300) | st.sampled_from(TRAPS)
+numbers = st.integers(0, 2**32 - 1) | st.integers(0, 300)
+
+
+def event(
+    kind: str, item_id: str, output_index: int, index: int, stream_id: str | None
+) -> ServerEvent:
+    message = ServerEvent(stream_id=stream_id)
+    part = getattr(message, kind)
+    part.SetInParent()
+    part.item_id = item_id
+    part.output_index = output_index
+    if KINDS[kind]:
+        setattr(part, KINDS[kind], index)
+    return message
+
+
+@settings(deadline=None, derandomize=True, database=None, max_examples=300)
+@given(st.sampled_from(sorted(KINDS)), names, numbers, numbers, st.none() | names, numbers, names)
+def test_a_template_writes_what_the_codec_and_protobuf_write(
+    kind: str,
+    item_id: str,
+    output_index: int,
+    index: int,
+    stream_id: str | None,
+    sequence_number: int,
+    text: str,
+) -> None:
+    template = DeltaTemplate(kind, item_id, output_index, index, stream_id)
+    expected = event(kind, item_id, output_index, index, stream_id)
+    expected.sequence_number = sequence_number
+    getattr(expected, kind).delta = text
+
+    assert template.json(sequence_number, text) == dumps(expected)
+    encoded = template.proto(sequence_number, text)
+    assert ServerEvent.FromString(encoded) == expected
+    assert len(encoded) == expected.ByteSize()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_template_serves_many_deltas(kind: str) -> None:
+    template = DeltaTemplate(kind, "msg_1", 0, 0, None)
+
+    for number, text in enumerate(["a", "", "삼겹살 😀", 'quote " and \\ and \n', "x" * 20_000]):
+        message = event(kind, "msg_1", 0, 0, None)
+        message.sequence_number = number
+        getattr(message, kind).delta = text
+        assert template.json(number, text) == dumps(message)
+        assert ServerEvent.FromString(template.proto(number, text)) == message
+
+
+def test_a_template_knows_its_public_type() -> None:
+    template = DeltaTemplate("response_output_text_delta", "msg_1", 0, 0, "main")
+
+    assert template.type == "response.output_text.delta"

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import pytest
+from google.protobuf.message import Message
+
+from turnwire._codec import DecodeError, verify
+from turnwire.v1 import content_pb2, item_pb2, tool_pb2
+from turnwire.v1.client_event_pb2 import ClientEvent, ResponseCreate
+
+
+def broken(parameters: str) -> tool_pb2.Tool:
+    return tool_pb2.Tool(function={"name": "f", "parameters": parameters})
+
+
+@pytest.mark.parametrize(
+    ("message", "path"),
+    [
+        (ResponseCreate(tools=[broken("{}"), broken("{")]), "tools[1].parameters"),
+        (ResponseCreate(tools=[broken("x" * 10_000)]), "tools[0].parameters"),
+        (ResponseCreate(image=""), "image"),
+        (
+            ClientEvent(
+                response_create=ResponseCreate(
+                    tools=[tool_pb2.Tool(namespace={"name": "n", "tools": [broken("'")]})]
+                )
+            ),
+            "tools[0].tools[0].parameters",
+        ),
+        (
+            ResponseCreate(
+                input={
+                    "items": {
+                        "items": [
+                            item_pb2.Item(
+                                message={
+                                    "content": {
+                                        "parts": {
+                                            "parts": [
+                                                content_pb2.ContentPart(
+                                                    output_text={"annotations": ["{}", "-"]}
+                                                )
+                                            ]
+                                        }
+                                    }
+                                }
+                            )
+                        ]
+                    }
+                }
+            ),
+            "input[0].content[0].annotations[1]",
+        ),
+        (item_pb2.Item(message={"extra_json": "[]"}), ""),
+        (item_pb2.Item(message={"extra_json": "{"}), ""),
+    ],
+)
+def test_text_that_is_not_json_is_found(message: Message, path: str) -> None:
+    for _ in range(2):  # What was remembered is no more lenient.
+        with pytest.raises(DecodeError) as caught:
+            verify(message)
+        assert (caught.value.kind, caught.value.path) == ("json", path)
+
+
+def test_json_of_every_size_passes() -> None:
+    long = '{"enum":["' + "x" * 10_000 + '"]}'
+
+    verify(ResponseCreate(tools=[broken("{}"), broken(long)], metadata={"a": "{"}, model="{"))
