@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console.print(
         f"{scenario.turns} turns, {scenario.history_words} words of history, "
         f"{scenario.output_tokens} tokens said per turn, {pace}; "
-        f"{scenario.repeats} conversations per row\n"
+        f"conversations per row: {scenario.repeats}\n"
     )
     # A narrow terminal wraps the lines; rich would leave figures out.
     Console(highlight=False, width=max(console.width, _TABLE_WIDTH)).print(table_of(summaries))

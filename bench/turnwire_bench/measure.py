@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,10 +110,15 @@ def _sample(stats: turnwire.TurnStats, scenario: Scenario) -> TurnSample:
 
 
 def _cpu_s(pid: int) -> float | None:
-    """Return the CPU seconds that a process has used, None where there is no /proc."""
+    """Return the CPU seconds of a process's threads, None where the kernel does not say.
+
+    A thread that ended meanwhile is missing from it; servers keep theirs.
+    """
     try:
-        line = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
-    except OSError:
+        threads = [
+            int(path.read_text(encoding="ascii").split()[0])
+            for path in Path(f"/proc/{pid}/task").glob("*/schedstat")
+        ]
+    except (OSError, ValueError, IndexError):
         return None
-    fields = line.rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return sum(threads) / 1e9 if threads else None

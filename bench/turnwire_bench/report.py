@@ -80,7 +80,9 @@ def summarize(results: Mapping[str, Sequence[Conversation]]) -> list[Summary]:
 
 def table_of(summaries: Sequence[Summary]) -> Table:
     """Return the table for the terminal."""
-    table = Table(title="Overhead per turn", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1))
+    table = Table(
+        title="Overhead per turn", title_justify="left", box=SIMPLE_HEAD, padding=0, pad_edge=False
+    )
     table.add_column("row", no_wrap=True)
     for name in (
         "overhead ms\nlater turns",

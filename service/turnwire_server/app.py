@@ -6,6 +6,7 @@ import asyncio
 import gc
 import importlib.util
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -257,7 +258,7 @@ def run(
 
 
 def _read_stdin(stop: asyncio.Event) -> None:
-    if not sys.stdin.buffer.raw.read(4096):  # type: ignore[attr-defined]  # BufferedReader has it
+    if not os.read(sys.stdin.fileno(), 4096):
         asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
         stop.set()
 

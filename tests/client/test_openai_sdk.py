@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -79,7 +80,7 @@ async def test_ten_turns_without_a_store_chain_over_one_websocket(
     assert len({final.id for final in seen}) == TURNS
     assert [final.previous_response_id for final in seen[1:]] == [final.id for final in seen[:-1]]
     tokens = [final.turnwire["timing"]["tokens"] for final in seen]
-    for before, now in zip(tokens, tokens[1:], strict=False):
+    for before, now in itertools.pairwise(tokens):
         # The whole conversation is in the prompt, and only the new message was tokenized.
         assert now["input"] >= before["input"] + before["output"]
         assert now["rendered"] == now["sent"] < 30

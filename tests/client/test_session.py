@@ -264,6 +264,16 @@ async def test_leaving_the_block_of_a_turn_cancels_it() -> None:
     assert wire.sent[1].WhichOneof("event") == "response_cancel"
 
 
+async def test_cancelling_a_turn_whose_events_nobody_reads_ends() -> None:
+    wire = MemoryWire()
+    async with asyncio.timeout(5), memory_session(wire, max_buffered_events=4) as session:
+        turn = session.create("x")
+        await wire.sent_count(1)
+        wire.push(*text_turn(wire.sent[0], "resp_1", *"abcdefgh"))
+        await turn.cancel()
+        assert len([event async for event in turn]) == 13
+
+
 async def test_cancelling_the_task_that_reads_does_not_end_the_turn() -> None:
     wire = MemoryWire()
     async with asyncio.timeout(5), memory_session(wire) as session:
@@ -357,6 +367,18 @@ async def test_events_of_the_session_go_to_on_notice() -> None:
         wire.push(*text_turn(wire.sent[0], "resp_1", "x"))
         await turn.response()
     assert [notice.type for notice in notices] == ["turnwire.go_away"]
+
+
+async def test_a_refusal_of_the_connection_is_a_notice_and_not_the_end_of_a_turn() -> None:
+    notices: list[Event] = []
+    wire = MemoryWire()
+    async with asyncio.timeout(5), memory_session(wire, on_notice=notices.append) as session:
+        turn = session.create("x")
+        await wire.sent_count(1)
+        wire.push(rejected(ClientEvent(), "websocket_connection_limit_reached"))
+        wire.push(*text_turn(wire.sent[0], "resp_1", "x"))
+        assert (await turn.response()).id == "resp_1"
+    assert [notice.type for notice in notices] == ["error"]
 
 
 async def test_a_warm_up_asks_for_no_output() -> None:

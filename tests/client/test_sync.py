@@ -104,18 +104,23 @@ def test_a_connection_that_fails_leaves_no_thread() -> None:
     assert threading.active_count() == before
 
 
-def test_an_interrupt_ends_the_wait_and_the_session_can_go_on() -> None:
+def test_an_interrupt_cancels_what_runs_and_the_session_can_go_on() -> None:
+    seen = []
+
     def script(event: ClientEvent) -> list[ServerEvent]:
+        seen.append(event.WhichOneof("event"))
         if event.response_create.input.text == "hang":
             # The turn has been asked for: now the user presses Ctrl-C.
-            signal.raise_signal(signal.SIGINT)
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        if event.response_create.input.text != "x":
             return []
         return text_turn(event, "resp_2", "ok")
 
     with served(script) as url, turnwire.connect_sync(url, model="m") as session:
         with pytest.raises(KeyboardInterrupt):
-            session.create("hang", stream_id="a").response()
+            session.run("hang", stream_id="a")
         assert session.create("x").response().output_text == "ok"
+    assert seen == ["response_create", "response_cancel", "response_create"]
 
 
 def test_a_callback_that_calls_the_session_is_told_so() -> None:

@@ -129,13 +129,14 @@ async def test_arguments_arrive_in_the_types_of_the_signature() -> None:
         ({"count": 1, "more": 2}, "unknown argument 'more'"),
         ({"count": "1"}, "count: expected an integer"),
         ({"count": True}, "count: expected an integer"),
+        ({"count": 1, "hard": 1}, "hard: expected a boolean"),
         ([], "not a JSON object"),
     ],
 )
 async def test_arguments_that_do_not_fit_are_told_to_the_model(
     arguments: object, text: str
 ) -> None:
-    def wait(count: int) -> str:
+    def wait(count: int, hard: bool = False) -> str:
         raise AssertionError("must not run")
 
     output = await _call(turnwire.tool(wait), arguments)

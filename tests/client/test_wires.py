@@ -28,7 +28,7 @@ from turnwire import _codec
 from turnwire.v1 import models_service_pb2, models_service_pb2_grpc, session_pb2_grpc
 from turnwire.v1.client_event_pb2 import ClientEvent
 from turnwire.v1.error_pb2 import ErrorBody
-from turnwire.v1.server_event_pb2 import ServerEvent, SessionError
+from turnwire.v1.server_event_pb2 import ServerEvent, ServerFrame, SessionError
 
 SERVERS: dict[str, Callable[[Script], AbstractAsyncContextManager[tuple[str, object]]]] = {
     "grpc": scripted_grpc,
@@ -69,13 +69,14 @@ def numbered() -> Script:
 async def test_a_turn_looks_the_same_on_every_wire(wire: str) -> None:
     async with connected(wire, numbered()) as session:
         assert session.wire == wire
-        turn = session.create("Grüße 🚀", include=["turnwire.timing"])
-        types = [event.type async for event in turn]
+        turn = session.create("Grüße 🚀", include=["turnwire.timing"], stream_id="a")
+        events = [event async for event in turn]
         response = await turn.response()
         stats = turn.stats
         assert session.bytes_up >= (stats.bytes_up if stats else 0) > 0
         assert session.bytes_down >= (stats.bytes_down if stats else 0) > 0
-    assert types == [
+    assert {event.stream_id for event in events} == {"a"}
+    assert [event.type for event in events] == [
         "response.created",
         "response.in_progress",
         "response.output_item.added",
@@ -170,19 +171,21 @@ async def test_leaving_closes_a_websocket_with_1000() -> None:
 
 async def test_a_frame_with_events_of_several_turns_is_split() -> None:
     waiting: list[ClientEvent] = []
+    frames: list[ServerFrame] = []
 
     def script(event: ClientEvent) -> list[ServerEvent]:
         waiting.append(event)
         if len(waiting) < 2:
             return []
         turns = [text_turn(create, f"resp_{create.stream_id}", "x") for create in waiting]
-        return [event for pair in zip(*turns, strict=True) for event in pair]
+        frames.extend(ServerFrame(events=pair) for pair in zip(*turns, strict=True))
+        return [event for frame in frames for event in frame.events]
 
     async with connected("grpc", script) as session:
         turns = [session.create("x", stream_id=lane) for lane in "ab"]
         ids = [(await turn.response()).id for turn in turns]
         sizes = [turn.stats.bytes_down for turn in turns if turn.stats]
-        assert sum(sizes) == session.bytes_down
+        assert sum(sizes) == session.bytes_down == sum(frame.ByteSize() for frame in frames)
     assert ids == ["resp_a", "resp_b"]
 
 
@@ -283,6 +286,30 @@ async def test_a_malformed_event_is_a_protocol_violation(text: str) -> None:
         async with turnwire.connect(url.replace("http", "ws") + "/x", model="m") as session:
             with pytest.raises(turnwire.ProtocolViolation):
                 await session.create("x").response()
+
+
+async def test_a_type_of_a_later_version_is_skipped_on_json_wires() -> None:
+    later = b'{"type":"of.a.later.version","sequence_number":2,"x":1}'
+
+    async def upgrade(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        create = _codec.loads(ClientEvent, (await socket.receive()).data)
+        await socket.send_str(later.decode())
+        for event in text_turn(create, "resp_1", "ws"):
+            await socket.send_str(_codec.dumps(event).decode())
+        await socket.receive()
+        return socket
+
+    async def post(request: web.Request) -> web.Response:
+        events = [_codec.dumps(event) for event in text_turn(ClientEvent(), "resp_1", "http")]
+        return web.Response(body=b"".join(b"data: %b\n\n" % data for data in [later, *events]))
+
+    routes = [web.get("/x/responses", upgrade), web.post("/x/responses", post)]
+    async with asyncio.timeout(10), scripted_http(numbered(), routes=routes) as (url, _):
+        for name in ("ws", "http"):
+            async with turnwire.connect(f"{url.replace('http', name)}/x", model="m") as session:
+                assert (await session.create("x").response()).output_text == name
 
 
 # HTTP's own.

@@ -161,6 +161,7 @@ def test_an_event_of_a_newer_server_says_that_its_type_is_unknown() -> None:
         (ResponseCreate, {"conversation": 7}, "type", "conversation"),
         (ResponseCreate, {"conversation": {"id": 7}}, "type", "conversation.id"),
         (item_pb2.Item, message("a") | {"status": "done"}, "value", "status"),
+        (item_pb2.Item, message("a") | {"status": "unspecified"}, "value", "status"),
         (item_pb2.Item, message("a") | {"status": 2}, "type", "status"),
         (content_pb2.Content, {}, "type", ""),
         (response_pb2.Response, {"created_at": "now"}, "type", "created_at"),

@@ -69,6 +69,17 @@ def test_a_template_serves_many_deltas(kind: str) -> None:
         assert ServerEvent.FromString(template.proto(number, text)) == message
 
 
+@pytest.mark.parametrize("number", [0, 127, 128, 16_383, 16_384, 2**21, 2**28, 2**32 - 1])
+def test_numbers_and_lengths_of_every_width_are_written(number: int) -> None:
+    template = DeltaTemplate("response_output_text_delta", "msg_1", 0, 0, "main")
+    length = min(number, 20_000)
+
+    decoded = ServerEvent.FromString(template.proto(number, "x" * length))
+
+    assert decoded.sequence_number == number
+    assert len(decoded.response_output_text_delta.delta) == length
+
+
 def test_a_template_knows_its_public_type() -> None:
     template = DeltaTemplate("response_output_text_delta", "msg_1", 0, 0, "main")
 

@@ -212,7 +212,8 @@ def test_a_member_may_have_another_name_than_its_field() -> None:
     assert to_value(item_pb2.FunctionCallItem(is_async=True))["async"] is True
 
 
-def test_a_status_of_a_newer_version_is_null() -> None:
+def test_a_status_that_says_nothing_or_is_of_a_newer_version_is_null() -> None:
+    assert to_value(item_pb2.MessageItem(status=item_pb2.ITEM_STATUS_UNSPECIFIED))["status"] is None
     assert to_value(item_pb2.MessageItem(status=99))["status"] is None  # type: ignore[arg-type]
 
 

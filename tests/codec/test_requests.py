@@ -51,6 +51,12 @@ def test_a_create_is_decoded_with_its_envelope() -> None:
     )
 
 
+def test_metadata_is_an_object_of_strings() -> None:
+    decoded = create_of(decode_client_event(create(metadata={"a": "b", "c": ""})))
+
+    assert dict(decoded.metadata) == {"a": "b", "c": ""}
+
+
 def test_text_and_bytes_are_the_same() -> None:
     assert decode_client_event(create(input="é").decode()) == decode_client_event(create(input="é"))
 

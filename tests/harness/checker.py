@@ -28,6 +28,7 @@ _DELTAS = {
         "arguments",
     ),
     "response_custom_tool_call_input_delta": ("response_custom_tool_call_input_done", "input"),
+    "response_refusal_delta": ("response_refusal_done", "refusal"),
 }
 _DELTA_OF_ITEM = {
     "message": "response_output_text_delta",
@@ -59,6 +60,7 @@ class _OpenItem:
     has_part: bool = False
     is_whole: bool = False
     part_done: bool = False
+    is_refusal: bool = False
 
 
 @dataclass(slots=True)
@@ -98,7 +100,8 @@ class StreamChecker:
             return
         _require(event.HasField("sequence_number"), f"{arm} without a sequence_number")
         response = self._open.get(lane)
-        if arm in _ASIDE and response is None:
+        if arm in _ASIDE and (response is None or _about(event) != response.first.id):
+            _require(event.sequence_number == 0, f"{arm} with a number and without a response")
             return
         if arm == "response_created":
             _require(response is None, f"a second response began on lane {lane}")
@@ -178,7 +181,7 @@ class StreamChecker:
             self._done(body.item, item, response)
             return
         _require(body.item_id == item.id, f"{arm} with another item_id")
-        expected = _DELTA_OF_ITEM[item.arm]
+        expected = "response_refusal_delta" if item.is_refusal else _DELTA_OF_ITEM[item.arm]
         done_arm, done_field = _DELTAS[expected]
         if arm == expected:
             _require(item.has_part or item.arm not in _WITH_PARTS, "a delta before its part")
@@ -195,9 +198,12 @@ class StreamChecker:
             _require(body.content_index == 0, "another content_index")
             _require(_part_text(body.part, item.arm) == "", "text in a part that was added")
             item.has_part = True
+            item.is_refusal = body.part.WhichOneof("part") == "refusal"
         elif arm == "response_content_part_done":
             _require(item.is_whole and not item.part_done, "a part done too early or twice")
             _require(_part_text(body.part, item.arm) == item.text, "the part has another text")
+            is_refusal = body.part.WhichOneof("part") == "refusal"
+            _require(is_refusal == item.is_refusal, "the part changed its type")
             item.part_done = True
         else:
             raise SequenceError(f"{arm} inside an item of type {item.arm}")
@@ -271,7 +277,16 @@ class StreamChecker:
         )
 
 
+def _about(event: ServerEvent) -> str:
+    """Return the id of the response that the answer to a steer or an inject is about."""
+    if event.WhichOneof("event") == "response_steer_failed":
+        return event.response_steer_failed.steer.previous_response_id
+    return event.response_inject_failed.response_id
+
+
 def _part_text(part: content_pb2.ContentPart, item_arm: str) -> str:
+    if item_arm == "message" and part.WhichOneof("part") == "refusal":
+        return part.refusal.refusal
     expected = "output_text" if item_arm == "message" else "reasoning_text"
     _require(part.WhichOneof("part") == expected, f"a part that is not {expected}")
     return str(getattr(part, expected).text)

@@ -7,6 +7,7 @@ and in memory as the message that it stands for.
 from __future__ import annotations
 
 import asyncio
+import io
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -80,7 +81,7 @@ class Peer(ABC):
         self._aside: list[ServerEvent] = []
         """Events that were read while another lane's were wanted, in order."""
 
-    async def open(self) -> None:
+    async def open(self) -> None:  # noqa: B027  # most wires open with their first event
         """Connect."""
 
     # What a test does.
@@ -334,7 +335,7 @@ class HttpPeer(Peer):
         super().__init__()
         self._url = url + "/responses"
         self._http = aiohttp.ClientSession()
-        self._events: asyncio.Queue[ServerEvent | ClosedError] = asyncio.Queue()
+        self._events: asyncio.Queue[ServerEvent | BaseException] = asyncio.Queue()
         self._posts: set[asyncio.Task[None]] = set()
         self.raw: list[Any] = []
         """Every event of a stream as JSON."""
@@ -349,11 +350,17 @@ class HttpPeer(Peer):
         """Post any bytes."""
         task = asyncio.create_task(self._post(body))
         self._posts.add(task)
-        task.add_done_callback(self._posts.discard)
+        task.add_done_callback(self._posted)
+
+    def _posted(self, task: asyncio.Task[None]) -> None:
+        self._posts.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._events.put_nowait(error)
 
     async def _post(self, body: bytes) -> None:
         headers = {"content-type": "application/json"}
-        async with self._http.post(self._url, data=body, headers=headers) as answer:
+        data = io.BytesIO(body)
+        async with self._http.post(self._url, data=data, headers=headers) as answer:
             if answer.status != 200:
                 self._events.put_nowait(await _error_event(answer))
                 return
@@ -381,7 +388,7 @@ class HttpPeer(Peer):
 
     async def _receive(self) -> ServerEvent:
         event = await self._events.get()
-        if isinstance(event, ClosedError):
+        if isinstance(event, BaseException):
             raise event
         return event
 

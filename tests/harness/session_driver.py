@@ -21,6 +21,7 @@ from turnwire.v1.server_event_pb2 import ServerEvent
 from turnwire_server.session.cache import CachedResponse
 from turnwire_server.session.conversation import EMPTY
 from turnwire_server.session.errors import Rejection
+from turnwire_server.session.events import Delta, Outgoing
 from turnwire_server.session.session import Session
 from turnwire_server.session.settings import SessionSettings
 from turnwire_server.session.turns import Turn
@@ -28,6 +29,7 @@ from turnwire_server.session.turns import Turn
 __all__ = [
     "BAD_SHAPE",
     "SessionDriver",
+    "as_message",
     "assistant",
     "call",
     "call_output",
@@ -56,6 +58,17 @@ class _Ids:
 def new_ids() -> _Ids:
     """Return a source of ids `resp_1`, `msg_2` and so on."""
     return _Ids()
+
+
+def as_message(event: Outgoing) -> ServerEvent:
+    """Return an event as a message, a delta too."""
+    if not isinstance(event, Delta):
+        return event
+    part = event.part
+    message = ServerEvent(sequence_number=event.sequence_number, stream_id=part.stream_id)
+    body = getattr(message, part.kind)
+    body.item_id, body.output_index, body.delta = part.item_id, part.output_index, event.text
+    return message
 
 
 def create(

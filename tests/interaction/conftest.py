@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
 import pytest
+
 from harness.peers import Peer, Wire
 from harness.stack import Parts, Stack, running_stack
 from interaction.requirements import EVERY_WIRE, REQUIREMENTS

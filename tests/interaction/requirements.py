@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import pytest
+
 from harness.peers import Wire
 
 __all__ = ["EVERY_WIRE", "REQUIREMENTS", "Requirement", "requirement"]
@@ -22,6 +23,10 @@ __all__ = ["EVERY_WIRE", "REQUIREMENTS", "Requirement", "requirement"]
 EVERY_WIRE: tuple[Wire, ...] = ("memory", "grpc", "websocket", "http")
 _PERSISTENT: tuple[Wire, ...] = ("memory", "grpc", "websocket")
 _ONE_TURN = "An HTTP request carries one turn and has no session."
+_JSON: tuple[Wire, ...] = ("websocket", "http")
+_NO_JSON = "A message cannot say it: its types are the contract's."
+_MEMORY: tuple[Wire, ...] = ("memory",)
+_INSIDE = "Only in memory can a test see the inside of the connection."
 _HALF_CLOSE: tuple[Wire, ...] = ("memory", "grpc")
 
 
@@ -83,6 +88,285 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
         "usage.reasoning": Requirement("case 98", "Usage says how many tokens were reasoning."),
         "usage.ledger": Requirement(
             "case 98", "Every response that began leaves one usage record, failed ones too."
+        ),
+        # Continuing.
+        "chain.unstored": _persistent(
+            "api", "`store: false` turns are chained on their connection, with all their context."
+        ),
+        "chain.older": _persistent(
+            "api", "A lane keeps its newest unstored response only; an older one is not found."
+        ),
+        "chain.store": Requirement(
+            "api", "A stored response is continued on any connection, after its own is gone too."
+        ),
+        "chain.store_wires": Requirement("turnwire", "A stored response is continued on any wire."),
+        "chain.store_private": _persistent(
+            "case 54", "An unstored response exists on its own connection only."
+        ),
+        "chain.store_context": _persistent(
+            "api", "A stored child of an unstored parent is stored with its whole context."
+        ),
+        "chain.missing": Requirement(
+            "case 56", "An unknown parent is `previous_response_not_found` before engine work."
+        ),
+        "chain.missing_evicts_nothing": _persistent(
+            "api", "`previous_response_not_found` evicts nothing."
+        ),
+        "chain.incomplete": Requirement("api", "An incomplete response can be continued."),
+        "chain.instructions": Requirement("api", "Instructions are not inherited."),
+        "chain.tools": Requirement("api", "Tools are not inherited."),
+        "chain.item_reference": _persistent(
+            "case 4", "An `item_reference` stands for an item of any cached conversation."
+        ),
+        "chain.item_reference_parent": Requirement(
+            "case 4", "An `item_reference` finds items of the parent; unknown is a 404."
+        ),
+        "evict.continuation": _persistent(
+            "api", "A failed continuation on the same lane evicts its parent."
+        ),
+        "evict.undecodable": Requirement(
+            "api",
+            "JSON that is no create counts as a failed continuation when its parent can be read.",
+            ("websocket",),
+            "Elsewhere a create is a message, or the turn has no connection.",
+        ),
+        "evict.stored": Requirement("case 58", "A stored parent is found again after eviction."),
+        "evict.not_without_parent": _persistent(
+            "turnwire", "A failed turn without a parent evicts nothing."
+        ),
+        "fork.other_lane": _persistent(
+            "api", "A fork copies another lane's newest response and leaves that lane alone."
+        ),
+        "fork.failed": _persistent("api", "A failed fork leaves the parent to its lane."),
+        "fork.running": _persistent(
+            "turnwire", "A fork of a running parent waits for it, and is not found if it fails."
+        ),
+        "fork.pinned": _persistent("turnwire", "A parent is pinned when its create is enqueued."),
+        "warm_up.continue": _persistent(
+            "case 66", "A warm-up is continued, with or without input, and its tokens are cached."
+        ),
+        "warm_up.twice": _persistent("case 66", "Warm-ups stay usable for later turns."),
+        "warm_up.middle": _persistent("api", "A warm-up may come anywhere in a chain."),
+        # Lanes.
+        "lanes.fifo": _persistent("api", "Creates of a lane run one at a time, in order."),
+        "lanes.parallel": _persistent("api", "Lanes run side by side."),
+        "lanes.tagged": _persistent(
+            "case 88", "Events name their lane; those of the default lane have no `stream_id`."
+        ),
+        "lanes.in_flight": _persistent("api", "16 turns run at once; the next one waits."),
+        "lanes.names": _persistent("api", "32 names per connection; the next one is refused."),
+        "lanes.overflow": _persistent(
+            "case 87", "Beyond the queue's bounds a create is a 429 on its lane, nothing else."
+        ),
+        "lanes.fresh": _persistent("api", "A lane decides order and never lineage."),
+        "lanes.errors_apart": _persistent("api", "An error touches its own lane only."),
+        # Cancelling, and names of events.
+        "cancel.running": _persistent(
+            "turnwire", "A cancelled turn ends with one `response.incomplete` and is the head."
+        ),
+        "cancel.call": _persistent(
+            "turnwire", "A call that was cut needs no output; one that was whole does."
+        ),
+        "cancel.lane": _persistent("turnwire", "A cancel without an id ends its lane's turn."),
+        "cancel.queued": _persistent(
+            "turnwire", "A create named by its `event_id` is withdrawn, or ended if it runs."
+        ),
+        "cancel.nothing": _persistent("turnwire", "With nothing to cancel there is no answer."),
+        "cancel.refused_create": _persistent(
+            "turnwire", "A cancel does not take the place of a create's own error."
+        ),
+        "cancel.at_once": _persistent(
+            "turnwire", "A create that is cancelled at once is created and cancelled."
+        ),
+        "event_id.echo": _persistent(
+            "turnwire", "`event_id` comes back in `response.created` and on errors."
+        ),
+        "event_id.once": _persistent("turnwire", "A repeated `event_id` is never run twice."),
+        "event_id.retry": _persistent(
+            "turnwire", "A create that never got in line may be sent again under its `event_id`."
+        ),
+        # Other client events.
+        "events.steer": _persistent(
+            "api", "A steer is answered by its own failure, never by an error event."
+        ),
+        "events.inject": _persistent(
+            "api", "An inject is answered by its own failure, never by an error event."
+        ),
+        "events.append": _persistent("turnwire", "An append that nothing waits for is an error."),
+        "events.processed": _persistent("case", "`response.processed` is never answered."),
+        "session.start": _persistent("turnwire", "A session is started first or not at all."),
+        # Errors.
+        "errors.settings": Requirement("api", "A bad setting is one error: code, status, param."),
+        "errors.items": Requirement("case 6", "A bad item is one error with its exact path."),
+        "errors.items_unsupported": Requirement(
+            "case 3", "An item type that is known and not supported is a 400 that names it."
+        ),
+        "errors.tools": Requirement("api", "A bad tool is one error with its exact path."),
+        "errors.tool_choice": Requirement("case 51", "A bad `tool_choice` is one error."),
+        "errors.http_only": Requirement(
+            "turnwire",
+            "Lanes, warm-ups and rollouts are refused over HTTP.",
+            ("http",),
+            "Elsewhere they are what the wire is for.",
+        ),
+        "errors.rollout": _persistent("turnwire", "Rollout mode is refused until it is there."),
+        "errors.lane_names": _persistent("api", "A bad lane name is refused without a lane."),
+        "errors.lane_order": _persistent(
+            "turnwire", "A create that is refused is answered in its lane's order."
+        ),
+        "errors.context": Requirement("api", "An input beyond the context is refused."),
+        "errors.nothing_asked": Requirement(
+            "api", "Nulls, members that ask for nothing and unknown members are accepted."
+        ),
+        "errors.shape": Requirement(
+            "case 18", "JSON of a wrong shape is one error with its exact path.", _JSON, _NO_JSON
+        ),
+        "errors.json": Requirement(
+            "case 96", "What is no JSON object is one error.", _JSON, _NO_JSON
+        ),
+        "errors.surrogates": Requirement(
+            "case 24", "A paired escape is a character.", _JSON, _NO_JSON
+        ),
+        "errors.bounded": Requirement(
+            "case 2", "An error is under 4 KiB, whatever was sent.", _JSON, _NO_JSON
+        ),
+        "errors.labels_bounded": _persistent(
+            "case 2", "Names that a client chose are not echoed without a bound."
+        ),
+        "errors.event_types": Requirement(
+            "case 18",
+            "An event of an unknown kind is one error.",
+            ("websocket",),
+            "A message has no unknown type, and HTTP has no events.",
+        ),
+        "errors.binary": Requirement(
+            "case 18", "A binary frame is read as JSON.", ("websocket",), "Only it has frames."
+        ),
+        # Going away.
+        "leave.disconnect": Requirement(
+            "case 80", "A disconnect cancels the generation in prefill, at first and mid-stream."
+        ),
+        "leave.disconnect_many": _persistent(
+            "api", "A disconnect ends every lane and drops what waits."
+        ),
+        "leave.disconnect_others": Requirement(
+            "api", "A disconnect leaves other connections alone."
+        ),
+        "leave.same_call": Requirement(
+            "turnwire",
+            "Engines are told in the very call that says that the peer is gone.",
+            _MEMORY,
+            _INSIDE,
+        ),
+        "leave.half_close": Requirement(
+            "case 106",
+            "A half-close finishes what is queued, then the stream ends well.",
+            _HALF_CLOSE,
+            "A WebSocket is closed both ways at once.",
+        ),
+        "leave.half_close_error": Requirement(
+            "case 106",
+            "A half-close waits for errors too.",
+            _HALF_CLOSE,
+            "A WebSocket is closed both ways at once.",
+        ),
+        # Text.
+        "unicode.split": Requirement("case 19", "A character split over tokens arrives whole."),
+        "unicode.cut": Requirement(
+            "case 23", "A character that is cut is one U+FFFD in delta, done and item alike."
+        ),
+        "unicode.calls": Requirement("case 19", "Characters of calls arrive whole."),
+        "unicode.input": Requirement("case 24", "A client's text arrives as it was sent."),
+        # Tools.
+        "tools.choice": Requirement("case 51", "`tool_choice` decides what is called."),
+        "tools.choice_enforced": Requirement(
+            "case 51", "What is not allowed is not called, and a forced call is a constraint."
+        ),
+        "tools.parallel": Requirement(
+            "case 52", "Several calls are answered together, in any order."
+        ),
+        "tools.pairs": Requirement(
+            "case 48", "Calls and outputs are paired by parent and in full histories."
+        ),
+        "tools.answered_once": Requirement("case 52", "A call is answered once."),
+        "tools.one_call": Requirement(
+            "case 52", "`parallel_tool_calls: false` means one call at most."
+        ),
+        "tools.namespace": Requirement(
+            "case 44", "A call of an inner tool has its name and its namespace apart."
+        ),
+        "tools.additional": Requirement(
+            "api", "Tools of an `additional_tools` item may be called from then on."
+        ),
+        "tools.hosted": Requirement("case 46", "Hosted tools are dropped and reported."),
+        "tools.extras": Requirement("case 47", "Unknown members of tools come back."),
+        "tools.secrets": Requirement("turnwire", "Credentials of tools are not shown back."),
+        # Cost.
+        "timing.new_only": _persistent(
+            "turnwire", "In a chain a turn renders its new tokens only, though all is resent."
+        ),
+        "timing.members": Requirement("turnwire", "Timing is there when it was asked for."),
+        "timing.rerender": Requirement(
+            "case 50", "A change of the head is named, and what came before is kept."
+        ),
+        "timing.one_pass": Requirement("case 61", "The engine gets each call and output once."),
+        # Round trips.
+        "round_trip.same_tokens": Requirement(
+            "case 8", "Output that is sent back renders the same tokens as its continuation."
+        ),
+        "round_trip.kept": Requirement("case 8", "A chain of full histories goes on."),
+        "round_trip.accepted": Requirement(
+            "case 1", "History in every form that clients keep is accepted."
+        ),
+        "round_trip.trailing_reasoning": Requirement(
+            "case 12", "Reasoning at the end of a history is dropped and reported."
+        ),
+        "round_trip.call_kept": Requirement("api", "Items keep the ids that clients gave them."),
+        # Long connections.
+        "silence.keepalive": Requirement(
+            "api",
+            "A silent turn gives `keepalive` events that count in its sequence.",
+            ("memory", "websocket"),
+            "Others have signs of life of their own.",
+        ),
+        "silence.in_progress": Requirement(
+            "turnwire",
+            "A sign of life may be `response.in_progress` once more.",
+            ("memory", "websocket"),
+            "Others have signs of life of their own.",
+        ),
+        "silence.off": Requirement(
+            "case 71",
+            "Strict clients can have no sign of life.",
+            ("memory", "websocket"),
+            "Others have signs of life of their own.",
+        ),
+        "silence.heartbeat": Requirement(
+            "case 70", "A silent stream gets empty frames.", ("grpc",), "Only it has frames."
+        ),
+        "age.idle": _persistent("api", "An old connection gets one error and is closed."),
+        "age.running": _persistent(
+            "case 69", "At the age limit creates are refused and a running turn may finish."
+        ),
+        "age.cut": _persistent("turnwire", "A turn that outlives the grace ends cancelled."),
+        "age.go_away": _persistent(
+            "turnwire", "gRPC clients and clients with a session are told to go away first."
+        ),
+        "slow.nothing_lost": Requirement("case 91", "A slow reader loses nothing."),
+        "slow.bounded": Requirement(
+            "case 91",
+            "A reader that stops holds back the engines; what waits is bounded.",
+            _MEMORY,
+            _INSIDE,
+        ),
+        "slow.overrun": Requirement(
+            "turnwire",
+            "A reader too far behind gets `slow_consumer`, never a gap.",
+            _MEMORY,
+            "Elsewhere the system buffers an unknown amount.",
+        ),
+        "slow.gone": Requirement(
+            "case 109", "A reader that leaves while much waits for it ends its turns."
         ),
     }
 )

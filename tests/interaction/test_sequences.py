@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from harness.checker import SequenceError, StreamChecker
 from harness.reading import arm_of, arms, deltas_of, public, response_of, status_of, text_of
 from interaction.conftest import Connect

@@ -58,8 +58,11 @@ def test_both_encoders_tell_the_same_public_events() -> None:
         assert public_type(event) == expected["type"]
 
 
-def test_templates_are_made_once_per_part_and_dropped_after_the_turn() -> None:
-    encoder = JsonEncoder()
+@pytest.mark.parametrize("make", [JsonEncoder, ProtoEncoder])
+def test_templates_are_made_once_per_part_and_dropped_after_the_turn(
+    make: type[JsonEncoder | ProtoEncoder],
+) -> None:
+    encoder = make()
     one = part()
     encoder.encode(Delta(one, 1, "a"))
     (template,) = encoder._templates.values()

@@ -218,6 +218,7 @@ async def test_cancelling_the_call_disconnects_at_once() -> None:
 
 async def test_a_deadline_cancels_like_the_client() -> None:
     services = FakeServices(lambda connection, event: [created()])
+    services.hold_after_half_close = True
     async with serving_grpc(services) as channel:
         call = raw_call(channel, CONNECT)(timeout=0.3)
         await call.write(create())
@@ -387,17 +388,6 @@ async def test_an_undecodable_request_is_invalid_argument(name: str) -> None:
     assert failure.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_long_and_foreign_texts_still_fit_the_trailers() -> None:
-    rejection = Rejection(ERROR_REASON_PREVIOUS_RESPONSE_NOT_FOUND, "삶" * 2000, "p" * 9000)
-    services = FakeServices(lambda connection, event: [rejection.event()])
-    async with serving_grpc(services) as channel:
-        request = ResponseCreate(model="m").SerializeToString()
-        for _ in range(20):
-            failure = await failure_of(raw_call(channel, RESPONSES + "Create")(request))
-            info = error_info(failure.trailing_metadata())
-            assert info.reason == "PREVIOUS_RESPONSE_NOT_FOUND"
-
-
 async def test_thousands_of_streams_may_open_at_once() -> None:
     streams = 3000
     services = FakeServices()
@@ -421,3 +411,20 @@ async def test_thousands_of_streams_may_open_at_once() -> None:
             await channel.close()
     assert set(codes) == {grpc.StatusCode.OK}
     assert len(services.connections) == streams
+
+
+async def test_a_field_of_json_text_that_is_none_is_one_refused_event_and_the_stream_lives() -> (
+    None
+):
+    services = FakeServices()
+    broken = ResponseCreate(model="m", previous_response_id="resp_1")
+    broken.tools.add().function.parameters = '{"type":'
+    event = ClientEvent(stream_id="a", event_id="e", response_create=broken)
+    async with serving_grpc(services) as channel:
+        call = raw_call(channel, CONNECT)(iter([event.SerializeToString(), create()]))
+        events = [event for frame in await frames(call) for event in frame.events]
+    (refused,) = services.connections[0].rejected
+    assert refused["rejection"].param == "tools[0].parameters"
+    assert refused["create"].previous_response_id == "resp_1"
+    assert (events[0].stream_id, events[0].event_id) == ("a", "e")
+    assert len(services.connections[0].received) == 1

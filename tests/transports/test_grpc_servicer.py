@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from typing import Any, cast
+from urllib.parse import quote
 
 import grpc
 import pytest
@@ -77,6 +79,17 @@ async def test_a_retry_hint_becomes_retry_info_and_metadata() -> None:
     assert error_info(context.trailers).metadata["retry-after"] == "7"
     ((_, status),) = context.trailers
     assert b"google.rpc.RetryInfo" in status
+
+
+async def test_long_and_foreign_texts_still_fit_the_trailers() -> None:
+    context = RecordingContext()
+    rejection = Rejection(ERROR_REASON_RATE_LIMIT_EXCEEDED, "삶" * 2000, "삶" * 9000)
+    with pytest.raises(grpc.aio.AbortError):
+        await abort(cast(Any, context), rejection)
+    ((_, status),) = context.trailers
+    as_sent = len(quote(context.details)) + len(base64.b64encode(status))
+    assert as_sent < 8000
+    assert error_info(context.trailers).reason == "RATE_LIMIT_EXCEEDED"
 
 
 async def test_an_abort_is_no_bug() -> None:

@@ -28,6 +28,10 @@ def halves(data: bytes) -> bytes:
     return gzip.compress(data[:100]) + gzip.compress(data[100:])
 
 
+def zstd_frames(data: bytes) -> bytes:
+    return zstandard.compress(data[:100]) + zstandard.compress(data[100:])
+
+
 def zstd_stream(data: bytes) -> bytes:
     compressor = zstandard.ZstdCompressor().compressobj()
     return compressor.compress(data) + compressor.flush()
@@ -41,6 +45,7 @@ ENCODERS = [
     ("deflate", raw_deflate),
     ("zstd", zstandard.compress),
     ("zstd", zstd_stream),
+    ("zstd", zstd_frames),
     ("identity", bytes),
 ]
 

@@ -255,6 +255,17 @@ async def test_a_bug_while_reading_closes_with_1011_without_its_text() -> None:
         assert await closed(socket) == (1011, "internal error")
 
 
+async def test_a_bug_while_writing_closes_with_1011() -> None:
+    services = FakeServices(lambda connection, event: [])
+    async with connected(services) as socket:
+        connection = await services.connection()
+        sink: Any = connection.sink
+        sink._drain = None
+        connection.send(created())
+        assert json.loads(await socket.receive_str())["type"] == "response.created"
+        assert await closed(socket) == (1011, "internal error")
+
+
 async def test_a_client_that_closes_disconnects() -> None:
     services = FakeServices(lambda connection, event: [created()])
     async with connected(services) as socket:

@@ -138,7 +138,7 @@ async def _one_turn(
     on_event: EventCallback | None,
     turns: list[TurnStats],
 ) -> Response:
-    async with session._start(create, stream_id, None) as turn:
+    async with session._connection.start(create, stream_id, None) as turn:
         if on_event is not None:
             async for event in turn:
                 await _tell(on_event(event))

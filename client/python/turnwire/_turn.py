@@ -69,9 +69,7 @@ class TurnState:
         self.stream_id = stream_id
         self.response_id: str | None = None
         self.is_over = False
-        """The server says nothing more about it."""
-        self.is_abandoned = False
-        """It ended for the user alone: the server still has to end it."""
+        """The server says nothing more about it; `outcome` may have been there before."""
         self.has_begun = False
         """It runs, or ran: its parent is pinned."""
         self.cancel_asked = False
@@ -105,7 +103,6 @@ class TurnState:
         if number is not None:
             if number <= self._last_sequence_number:
                 self.end(ProtocolViolation(f"sequence number {number} came twice or late"))
-                self.is_abandoned = True
                 return
             self._last_sequence_number = number
         if arm in DELTA_ARMS:
@@ -147,10 +144,14 @@ class TurnState:
         self._max_events = sys.maxsize
         self._room.set()
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the user should read before more is taken in."""
+        return not self._room.is_set()
+
     async def room(self) -> None:
         """Wait until the user has read enough for more to be kept."""
-        if not self._room.is_set():
-            await self._room.wait()
+        await self._room.wait()
 
     # What the user takes.
 

@@ -67,7 +67,7 @@ async def open_grpc(target: Target, settings: WireSettings) -> GrpcWire:
         channel = grpc.aio.insecure_channel(target.authority, options=CHANNEL_OPTIONS)
     try:
         async with asyncio.timeout(settings.connect_timeout_s):
-            await _ready(channel)
+            await _ready(channel, target.authority)
         return GrpcWire(channel, settings)
     except TimeoutError:
         await channel.close()
@@ -79,12 +79,12 @@ async def open_grpc(target: Target, settings: WireSettings) -> GrpcWire:
         raise
 
 
-async def _ready(channel: grpc.aio.Channel) -> None:
+async def _ready(channel: grpc.aio.Channel, authority: str) -> None:
     # Like `channel_ready`, which waits for ever where nobody listens.
     state = channel.get_state(try_to_connect=True)
     while state is not grpc.ChannelConnectivity.READY:
         if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-            raise ConnectionFailed("nobody answers at the target")
+            raise ConnectionFailed(f"no connection to {authority}")
         await channel.wait_for_state_change(state)
         state = channel.get_state(try_to_connect=True)
 
@@ -118,9 +118,6 @@ class GrpcWire:
             await self._call.write(outgoing)
         except grpc.aio.AioRpcError as error:
             raise _ended(error) from None
-        except asyncio.CancelledError:
-            _raise_if_cancelled_by_peer()
-            raise
         except asyncio.InvalidStateError:
             # Half-closed or over: the reader knows why.
             raise ConnectionLost("the stream is over") from None
@@ -132,9 +129,6 @@ class GrpcWire:
             frame = await self._call.read()
         except grpc.aio.AioRpcError as error:
             raise _ended(error) from None
-        except asyncio.CancelledError:
-            _raise_if_cancelled_by_peer()
-            raise
         if not isinstance(frame, _Incoming):  # `grpc.aio.EOF`
             code = await self._call.code()
             raise stream_error(code, await self._call.details(), ())
@@ -239,11 +233,3 @@ class GrpcUnaryCalls:
 
 def _ended(error: grpc.aio.AioRpcError) -> TurnwireError:
     return stream_error(error.code(), error.details(), tuple(error.trailing_metadata()))
-
-
-def _raise_if_cancelled_by_peer() -> None:
-    # grpc.aio raises CancelledError for the status CANCELLED, whoever cancelled; only this task's
-    # own cancellation may travel on.
-    task = asyncio.current_task()
-    if task is None or not task.cancelling():
-        raise ConnectionLost("the stream was cancelled") from None

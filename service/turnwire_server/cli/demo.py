@@ -29,16 +29,16 @@ _QUESTION: Final = "How many CPU cores does this computer have?"
 _FOLLOW_UP: Final = "Thank you. Now say it again in other words."
 _MOST_TOKENS: Final = 60
 _RUN_TIMEOUT_S: Final = 120.0
-_TABLE_WIDTH: Final = 100
+_TABLE_WIDTH: Final = 80
 
 _NOTES: Final = """\
 [bold]sent[/bold] tokens that the turn brought; [bold]rendered[/bold] tokens that the server had \
 to tokenize for it; [bold]cached[/bold] prompt tokens that the engine had already computed.
 [bold]overhead[/bold] is the time the client saw minus the engine's prefill and decode.
-Each row of a transport continues the one above. Instructions and tools are sent with every turn, \
-as the API wants; a session knows them again. Only full history tokenizes it all again each turn: \
-that is what a session saves, and it grows with the conversation. On one machine and a \
-conversation this short the times differ little."""
+[bold]bytes[/bold] are payload: messages, JSON text and bodies, without headers and framing.
+Instructions and tools are sent with every turn, as the API wants; a session knows them again. \
+Only full history tokenizes everything again each turn: that is what a session saves, and it grows \
+with the conversation. On one machine and a conversation this short the times differ little."""
 
 
 def add_parser(commands: Any) -> None:
@@ -80,7 +80,7 @@ class _Way:
 _WAYS: Final = (
     _Way("gRPC", "grpc", "session"),
     _Way("WebSocket", "websocket", "session"),
-    _Way("HTTP, by id", "http", "session"),
+    _Way("HTTP, with id", "http", "session"),
     _Way("HTTP, full history", "http", "full"),
 )
 
@@ -149,6 +149,7 @@ def _introduce(console: Console, engine: str, server: ChildServer) -> None:
         "  with tool_choice 'required': the model is tiny and would seldom call a tool by itself.\n"
         "Turn 2 brings what the tool said, which really runs here.\n"
         f"Turn 3 asks: {_FOLLOW_UP}\n"
+        "Answers are shown as the model wrote them, with the markup that a tiny one imitates.\n"
     )
 
 
@@ -156,24 +157,24 @@ async def _run_loops(server: ChildServer, console: Console) -> list[_Loop]:
     loops = []
     with console.status("Warming up") as status:
         # The engine's first generation allocates and compiles: it would count against one way.
-        await _run_loop(server, _Way("warm-up", "grpc", "session"))
-        for way in _WAYS:
+        await _run_loop(server, _Way("warm-up", "grpc", "session"), 0)
+        for number, way in enumerate(_WAYS, start=1):
             status.update(f"Running over {way.label}")
-            loop = await _run_loop(server, way)
+            loop = await _run_loop(server, way, number)
             loops.append(loop)
             _show(console, loop)
     return loops
 
 
-async def _run_loop(server: ChildServer, way: _Way) -> _Loop:
+async def _run_loop(server: ChildServer, way: _Way, number: int) -> _Loop:
     calls: list[str] = []
 
     def note(call: turnwire.FunctionCall, output: str) -> None:
         calls.append(f"{call.name}({call.arguments}) = {output}")
 
     options: turnwire.RunOptions = {
-        # The label comes first, so that no way finds another's prompt in the prefix cache.
-        "instructions": f"({way.label}) You are a helpful assistant. Answer in one short sentence.",
+        # The number comes first, so that no way finds another's prompt in the prefix cache.
+        "instructions": f"Conversation {number}. You are a helpful assistant.",
         "max_output_tokens": _MOST_TOKENS,
         "temperature": 0.0,
     }
@@ -222,12 +223,16 @@ def _show(console: Console, loop: _Loop) -> None:
 
 def _table(loops: list[_Loop]) -> Table:
     table = Table(
-        title="\nWhat each turn cost", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1)
+        title="\nWhat each turn cost",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        padding=0,
+        pad_edge=False,
     )
     table.add_column("transport", no_wrap=True)
     for name in (
         "turn",
-        "first token\nms",
+        "first\ntoken ms",
         "total\nms",
         "tokens\nsent",
         "tokens\nrendered",
@@ -238,10 +243,11 @@ def _table(loops: list[_Loop]) -> Table:
     ):
         table.add_column(name, justify="right", no_wrap=True)
     for loop in loops:
+        # A line of the label beside each turn keeps the table inside 80 columns.
+        label = [*loop.way.label.split(", "), "", ""]
         for number, turn in enumerate(loop.turns, start=1):
-            is_last = number == len(loop.turns)
             table.add_row(
-                loop.way.label if number == 1 else "",
+                label[number - 1],
                 str(number),
                 _milliseconds(turn.ttft_s),
                 _milliseconds(turn.total_s),
@@ -251,7 +257,7 @@ def _table(loops: list[_Loop]) -> Table:
                 _count(turn.bytes_up),
                 _count(turn.bytes_down),
                 "-" if turn.overhead_ms is None else f"{turn.overhead_ms:.1f}",
-                end_section=is_last,
+                end_section=number == len(loop.turns),
             )
     return table
 

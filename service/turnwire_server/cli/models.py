@@ -164,11 +164,12 @@ def _facts_of(name: str, directory: Path) -> dict[str, str]:
         template = gguf.text("tokenizer.chat_template", "")
     except (ModelFailure, GgufFailure) as failure:
         raise CommandFailure(str(failure)) from None
+    types = ", ".join(sorted({tensor.type_name for tensor in gguf.tensors}))
     return {
         "file": str(path),
         "architecture": architecture,
         "context": f"{context:,} tokens" if context else "not said",
-        "tensors": f"{len(gguf.tensors)} ({', '.join(sorted({t.type_name for t in gguf.tensors}))})",
+        "tensors": f"{len(gguf.tensors)} ({types})",
         "chat template": "yes" if template else "no: it cannot be served",
     }
 

@@ -63,12 +63,11 @@ class DeltaTemplate:
         self._arm_tag = _varint(arm.number << 3 | _LENGTH_DELIMITED)
         self._delta_tag = _varint(names["delta"].number << 3 | _LENGTH_DELIMITED)
 
-        # The number stands right behind the type, and no string stands behind the text: what an
-        # id contains cannot be taken for either.
+        # What an id contains cannot be taken for one of these: in a string, quotes are escaped.
         text = dumps(event)
         self.type = str(orjson.loads(text)["type"])
         before, number, rest = text.partition(_NUMBER)
-        between, delta, after = rest.rpartition(_TEXT)
+        between, delta, after = rest.partition(_TEXT)
         self._json_before = before + number[:-1]
         self._json_between = between + delta[:-2]
         self._json_after = after

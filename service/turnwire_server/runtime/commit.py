@@ -13,6 +13,7 @@ from turnwire_server.ports.store import StoredResponse
 from turnwire_server.runtime.run import TurnRun, terminal_response
 from turnwire_server.runtime.validate import CheckedCreate
 from turnwire_server.session.cache import CachedResponse
+from turnwire_server.session.conversation import Conversation
 from turnwire_server.session.errors import error_code
 from turnwire_server.session.events import Outgoing
 from turnwire_server.session.responses import usage_of
@@ -54,10 +55,11 @@ async def _keep(
 ) -> CachedResponse:
     """Return what continues the turn; it is in the store if it shall outlive the session."""
     services, turn, response = run.services, run.turn, run.assembler.response
-    prompt = checked.model.renderer.sampled(rendered, run.sampled, finish)
-    conversation = checked.conversation.extended(response.output)
-    if run.verdict is not None:
-        conversation = replace(conversation, screen_state=run.verdict.state)
+    # A refusal is not what the engine has seen: what follows it is rendered afresh.
+    prompt = (
+        None if run.is_refused else checked.model.renderer.sampled(rendered, run.sampled, finish)
+    )
+    conversation = _screened(run, checked).extended(response.output)
     if checked.is_stored:
         await services.store.put(
             StoredResponse(
@@ -78,6 +80,18 @@ async def _keep(
         lane=turn.lane,
         warm_up=checked.is_warm_up,
     )
+
+
+def _screened(run: TurnRun, checked: CheckedCreate) -> Conversation:
+    """Return the turn's conversation with what the screen must see again."""
+    conversation = checked.conversation
+    if run.verdict is not None:
+        return replace(conversation, screen_state=run.verdict.state, unscreened=())
+    if run.screening is None:
+        return conversation
+    # Cancelled before the verdict: what continues it must not carry the input past the screen.
+    unread = tuple(item.SerializeToString() for item in checked.items)
+    return replace(conversation, unscreened=conversation.unscreened + unread)
 
 
 def usage(run: TurnRun) -> response_pb2.Usage:
@@ -101,11 +115,11 @@ def close_record(run: TurnRun) -> None:
     )
 
 
-def _terminal(
-    run: TurnRun, checked: CheckedCreate, finish: FinishReason
-) -> list[Outgoing]:
+def _terminal(run: TurnRun, checked: CheckedCreate, finish: FinishReason) -> list[Outgoing]:
     """Return the last events, the terminal one included."""
     assembler, used, now = run.assembler, usage(run), run.services.clock.wall()
+    if run.is_refused:
+        return assembler.refuse(_refusal(run), used, completed_at=now)
     if run.verdict is not None and not run.verdict.allowed:
         code = error_code(error_pb2.ERROR_REASON_INVALID_PROMPT)
         return assembler.fail(code, run.verdict.refusal or _FLAGGED, used)
@@ -124,6 +138,11 @@ def _terminal(
         case "cancelled":  # by nobody we know: the engine gave up
             code = error_code(error_pb2.ERROR_REASON_SERVER_ERROR)
             return assembler.fail(code, "The engine stopped the generation.", used)
+
+
+def _refusal(run: TurnRun) -> str:
+    assert run.verdict is not None  # it refused
+    return run.verdict.refusal or _FLAGGED
 
 
 def _usage_record(run: TurnRun, response: response_pb2.Response) -> UsageRecord:

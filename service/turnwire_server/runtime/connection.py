@@ -152,7 +152,7 @@ class Connection:
             return self._over.result()
         finally:
             watch.cancel()
-            if not writer.done():
+            if not writer.done() or self._tasks:  # cancelled, before or while the turns ended
                 self.disconnect()
                 await self._finish_turns()
             await asyncio.wait((watch, writer))
@@ -174,10 +174,18 @@ class Connection:
             if run is not None:
                 run.stop()
         for event in self.session.events_to_send():
+            if event.WhichOneof("event") == "response_steer_failed":
+                self._number(event)
             self._outbox.send(event)
         for turn in self.session.turns_to_start():
             self._start(turn)
         self._end_if_finished()
+
+    def _number(self, event: server_event_pb2.ServerEvent) -> None:
+        """Give the answer to a steer a number of its target's sequence, if that is open."""
+        run = self._runs.get(event.response_steer_failed.steer.previous_response_id)
+        if run is not None and run.has_begun and run.assembler.is_open:
+            run.assembler.number(event)
 
     def _start(self, turn: Turn) -> None:
         run = TurnRun(

@@ -96,6 +96,14 @@ class TurnRun:
         return self.verdict is not None and self.verdict.allowed
 
     @property
+    def is_refused(self) -> bool:
+        """Whether the turn is answered with a refusal; there is none to a warm-up or a cancel."""
+        verdict = self.verdict
+        if verdict is None or verdict.allowed or verdict.ending != "refuse":
+            return False
+        return not self.turn.is_warm_up and not self.turn.is_cancelled
+
+    @property
     def has_begun(self) -> bool:
         """Whether `response.created` was queued."""
         return self._assembler is not None

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import logging
 
-from turnwire.v1 import error_pb2
+from turnwire.v1 import error_pb2, item_pb2
 from turnwire_server.ports.engine import EngineFailure, EngineRequest, FinishReason, Sampling
 from turnwire_server.ports.renderer import OutputParser, Rendered, RenderFailure
+from turnwire_server.ports.screen import ScreenFailure
 from turnwire_server.runtime.commit import close_record, commit, usage
 from turnwire_server.runtime.resolve import resolve_parent
 from turnwire_server.runtime.run import TurnRun
@@ -36,6 +37,9 @@ async def run_turn(run: TurnRun) -> None:
     """Run one turn: from its create to exactly one terminal event, whatever happens."""
     try:
         await _story(run)
+    except ScreenFailure as failure:
+        _log.error("screen failed error=%s %s", failure, run.log_ids)
+        await _end_broken(run)
     except EngineFailure:
         _log.exception("engine failed %s", run.log_ids)
         await _end_broken(run)
@@ -139,8 +143,26 @@ def _start_screening(run: TurnRun, checked: CheckedCreate) -> Screening | None:
     screen = run.services.screen
     if screen is None:
         return None
-    check = screen.check(checked.conversation.screen_state, checked.items)
+    conversation = checked.conversation
+    unscreened = [item_pb2.Item.FromString(encoded) for encoded in conversation.unscreened]
+    check = screen.check(
+        conversation.screen_state,
+        (*unscreened, *checked.items),
+        instructions=checked.create.instructions,
+    )
     return Screening(check, on_refusal=run.stop_engine)
+
+
+def _log_found(run: TurnRun) -> None:
+    """Tell the operator which categories the screen found, never what."""
+    verdict = run.verdict
+    if verdict is not None and verdict.categories:
+        _log.info(
+            "screen found categories=%s allowed=%s %s",
+            ",".join(verdict.categories),
+            verdict.allowed,
+            run.log_ids,
+        )
 
 
 async def _generate(run: TurnRun, parser: OutputParser) -> FinishReason:
@@ -155,6 +177,7 @@ async def _generate(run: TurnRun, parser: OutputParser) -> FinishReason:
             if run.screening is not None:
                 run.verdict = await run.screening.verdict()
                 run.stages.mark("screen")
+                _log_found(run)
         if step.finish is not None:
             finish = step.finish
         if step.ids and not parser.done and run.is_cleared:

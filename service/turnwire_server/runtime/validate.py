@@ -10,7 +10,7 @@ from turnwire_server.ports.engine import Constraint, TurnOutline
 from turnwire_server.ports.renderer import RenderRequest, ToolForce
 from turnwire_server.runtime.registry import ModelRegistry, ServedModel
 from turnwire_server.runtime.resolve import Parent
-from turnwire_server.session.conversation import Conversation
+from turnwire_server.session.conversation import Conversation, shown_items
 from turnwire_server.session.create_rules import TIMING, check_create
 from turnwire_server.session.errors import Rejection
 from turnwire_server.session.item_rules import ItemRules
@@ -64,8 +64,8 @@ class CheckedCreate:
             names = tuple(tool.qualified_name for tool in self.callable_tools.tools)
             force = ToolForce(names, parallel=parallel)
         return RenderRequest(
-            new_items=self.items,
-            history=parent.conversation.items,
+            new_items=shown_items(self.items),
+            history=lambda: shown_items(parent.conversation.items()),
             previous=parent.prompt,
             instructions=self.create.instructions,
             tools=self.tools,

@@ -12,7 +12,13 @@ from collections.abc import Callable, Iterable
 
 from turnwire.v1 import content_pb2, item_pb2, response_pb2, server_event_pb2
 from turnwire_server.session.events import Delta, Outgoing
-from turnwire_server.session.items import OpenCall, OpenItem, OpenMessage, OpenReasoning
+from turnwire_server.session.items import (
+    OpenCall,
+    OpenItem,
+    OpenMessage,
+    OpenReasoning,
+    OpenRefusal,
+)
 from turnwire_server.session.lifecycle import (
     RESPONSE_TABLE,
     ResponseState,
@@ -114,7 +120,7 @@ class ResponseAssembler:
                     self._switch_to(OpenCall(ids, self._next_index(), piece), events)
                 case CallDelta(text=text):
                     events.append(self._delta(self._open_call(), text))
-                case CallEnded():
+                case _:  # CallEnded
                     self._open_call()
                     self._close(events, item_pb2.ITEM_STATUS_COMPLETED)
         return events
@@ -131,6 +137,20 @@ class ResponseAssembler:
         events: list[Outgoing] = []
         if not self.has_output:
             self._switch_to(OpenMessage(self._new_id("msg_"), 0), events)
+        self._close(events, item_pb2.ITEM_STATUS_COMPLETED)
+        self.response.completed_at.seconds = completed_at
+        return self._end(events, response_pb2.RESPONSE_STATUS_COMPLETED, usage)
+
+    def refuse(self, text: str, usage: response_pb2.Usage, *, completed_at: int) -> list[Outgoing]:
+        """Return a message that refuses with `text`, which is not empty, and `response.completed`.
+
+        To be called before any output.
+        """
+        self._move(ResponseTrigger.END)
+        events: list[Outgoing] = []
+        item = OpenRefusal(self._new_id("msg_"), self._next_index())
+        self._switch_to(item, events)
+        events.append(self._delta(item, text))
         self._close(events, item_pb2.ITEM_STATUS_COMPLETED)
         self.response.completed_at.seconds = completed_at
         return self._end(events, response_pb2.RESPONSE_STATUS_COMPLETED, usage)
@@ -167,6 +187,11 @@ class ResponseAssembler:
         self.response.error.message = message
         return self._end(events, response_pb2.RESPONSE_STATUS_FAILED, usage or usage_of())
 
+    def number(self, event: ServerEvent) -> None:
+        """Give an answer about the response, which is open, its place in the sequence."""
+        self._move(ResponseTrigger.OUTPUT)
+        event.sequence_number = self._number()
+
     def fail_instead(self, code: str, message: str) -> Outgoing:
         """Return `response.failed` to be sent in place of the terminal event, which was not."""
         self.response.ClearField("completed_at")
@@ -174,7 +199,7 @@ class ResponseAssembler:
         self.response.error.code = code
         self.response.error.message = message
         self._sequence_number -= 1
-        (event,) = self._end([], response_pb2.RESPONSE_STATUS_FAILED, None)
+        (event,) = self._end([], response_pb2.RESPONSE_STATUS_FAILED, self.response.usage)
         return event
 
     def keepalive(self, *, as_in_progress: bool = False) -> list[Outgoing]:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from turnwire.v1 import content_pb2, item_pb2
 
-__all__ = ["EMPTY", "Conversation", "OpenCalls", "item_text"]
+__all__ = ["EMPTY", "Conversation", "OpenCalls", "item_text", "shown_items"]
 
 _OUTPUT_OF_CALL: Mapping[str, str] = MappingProxyType(
     {
@@ -41,6 +41,13 @@ def item_text(content: content_pb2.Content) -> str:
     return "".join(texts)
 
 
+def shown_items(items: Sequence[item_pb2.Item]) -> Sequence[item_pb2.Item]:
+    """Return the items that a model is told: those that only offer tools say nothing."""
+    if not any(item.WhichOneof("item") == "additional_tools" for item in items):
+        return items
+    return [item for item in items if item.WhichOneof("item") != "additional_tools"]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Conversation:
     """All items up to a point, and what the next turn must know of them."""
@@ -64,6 +71,8 @@ class Conversation:
     """Serialized `Tool`s that `additional_tools` items offered, oldest first."""
     screen_state: bytes = b""
     """What the screen wants to see again."""
+    unscreened: tuple[bytes, ...] = ()
+    """Serialized items that no verdict covers, oldest first: their turns ended before it came."""
 
     def extended(self, items: Sequence[item_pb2.Item]) -> Conversation:
         """Return this conversation followed by `items`. They must have passed the item rules."""
@@ -93,6 +102,7 @@ class Conversation:
             last_user_text=user_text,
             added_tools=tools,
             screen_state=self.screen_state,
+            unscreened=self.unscreened,
         )
 
     def encoded_items(self) -> list[bytes]:

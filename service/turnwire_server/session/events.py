@@ -15,6 +15,7 @@ DeltaKind = Literal[
     "response_reasoning_summary_text_delta",
     "response_function_call_arguments_delta",
     "response_custom_tool_call_input_delta",
+    "response_refusal_delta",
 ]
 
 TERMINAL_ARMS = frozenset({"response_completed", "response_incomplete", "response_failed", "error"})

@@ -140,7 +140,7 @@ class ItemRules:
                 return _check_parts(summary, f"{path}.summary", _SUMMARY_PARTS) or _check_parts(
                     content, f"{path}.content", _REASONING_PARTS
                 )
-            case "additional_tools":
+            case _:  # additional_tools
                 role = item.additional_tools.role
                 if role not in ("", "developer"):
                     return _invalid(f"{path}.role", f"{quoted(role)} is not 'developer'.")
@@ -148,8 +148,6 @@ class ItemRules:
                 if isinstance(found, Rejection):
                     return found
                 warnings.extend(found)
-                return None
-            case _:
                 return None
 
     def _check_message(self, message: item_pb2.MessageItem, path: str) -> Rejection | None:

@@ -8,7 +8,7 @@ from turnwire.v1 import content_pb2, item_pb2, server_event_pb2
 from turnwire_server.session.events import DeltaKind, Part
 from turnwire_server.session.output import CallStarted
 
-__all__ = ["OpenCall", "OpenItem", "OpenMessage", "OpenReasoning"]
+__all__ = ["OpenCall", "OpenItem", "OpenMessage", "OpenReasoning", "OpenRefusal"]
 
 
 class OpenItem(Protocol):
@@ -72,6 +72,20 @@ class OpenMessage(_Base):
         done = event.response_output_text_done
         done.item_id, done.output_index, done.content_index = self.id, self.output_index, 0
         done.text = text
+
+
+class OpenRefusal(OpenMessage):
+    """An assistant message with one refusal part."""
+
+    kind: DeltaKind = "response_refusal_delta"
+
+    def part_message(self, text: str) -> content_pb2.ContentPart:
+        return content_pb2.ContentPart(refusal=content_pb2.Refusal(refusal=text))
+
+    def write_done(self, event: server_event_pb2.ServerEvent, text: str) -> None:
+        done = event.response_refusal_done
+        done.item_id, done.output_index, done.content_index = self.id, self.output_index, 0
+        done.refusal = text
 
 
 class OpenReasoning(_Base):

@@ -134,7 +134,7 @@ class Session:
                     None,
                     event_id,
                 )
-            case None:
+            case _:  # None
                 self._reject(
                     Rejection(
                         error_pb2.ERROR_REASON_UNKNOWN_EVENT_TYPE,
@@ -216,6 +216,7 @@ class Session:
         for turn in unstarted:
             self._lanes.release(turn)
             turn.move(TurnTrigger.END)
+        self._to_cancel = [turn for turn in self._to_cancel if turn not in unstarted]
         waiting = self._lanes.waiting()
         for turn in waiting:
             self._lanes.withdraw(turn)

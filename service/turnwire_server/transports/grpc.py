@@ -32,7 +32,13 @@ from turnwire_server.transports.grpc_services import (
     metadata_of,
     tenant_or_abort,
 )
-from turnwire_server.transports.grpc_status import Context, abort, guarded, undecodable
+from turnwire_server.transports.grpc_status import (
+    Context,
+    abort,
+    broken_json,
+    guarded,
+    undecodable,
+)
 from turnwire_server.transports.turns import overload
 
 __all__ = ["SESSION_SERVICE", "GrpcSettings", "SessionServicer", "make_grpc_server"]
@@ -142,7 +148,7 @@ class SessionServicer:
         """Hand over what arrives until the client has no more; return why it was cut."""
         try:
             while (data := await context.read()) is not grpc.aio.EOF:
-                connection.receive(ClientEvent.FromString(data), len(data))
+                _receive(connection, ClientEvent.FromString(data), len(data))
         except grpc.aio.BaseError:
             connection.disconnect()
         except message.DecodeError:
@@ -156,6 +162,21 @@ class SessionServicer:
             # A cancelled call looks the same here; its handler is cancelled at the same time.
             connection.half_close()
         return None
+
+
+def _receive(connection: Connection, event: ClientEvent, size: int) -> None:
+    broken = broken_json(event)
+    if broken is None:
+        connection.receive(event, size)
+        return
+    is_create = event.WhichOneof("event") == "response_create"
+    connection.reject(
+        broken,
+        stream_id=event.stream_id if event.HasField("stream_id") else None,
+        event_id=event.event_id if event.HasField("event_id") else None,
+        create=event.response_create if is_create else None,
+        size=size,
+    )
 
 
 def make_grpc_server(

@@ -54,9 +54,10 @@ class HealthServicer(health_pb2_grpc.HealthServicer):
 
     async def List(self, request: message.Message, context: Context) -> message.Message:
         """Return the status of every service."""
-        return health_pb2.HealthListResponse(  # type: ignore[attr-defined]  # Newer than its stub.
-            statuses={
-                name: health_pb2.HealthCheckResponse(status=self._status(name))
-                for name in self._names
-            }
-        )
+        statuses = {
+            name: health_pb2.HealthCheckResponse(status=self._status(name)) for name in self._names
+        }
+        answer: message.Message = health_pb2.HealthListResponse(  # type: ignore[attr-defined]
+            statuses=statuses
+        )  # Newer than its stub.
+        return answer

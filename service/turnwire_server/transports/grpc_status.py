@@ -11,6 +11,7 @@ import grpc
 from google.protobuf import duration_pb2, message
 from google.rpc import error_details_pb2, status_pb2
 
+from turnwire._codec import DecodeError, verify
 from turnwire.v1.error_pb2 import (
     ERROR_REASON_INVALID_VALUE,
     ERROR_REASON_SERVER_ERROR,
@@ -20,15 +21,15 @@ from turnwire.v1.error_pb2 import (
 from turnwire_server.codec.status import grpc_status
 from turnwire_server.session.errors import Rejection
 
-__all__ = ["DOMAIN", "Context", "abort", "decode_or_abort", "guarded"]
+__all__ = ["DOMAIN", "Context", "abort", "broken_json", "decode_or_abort", "guarded"]
 
 logger = logging.getLogger("turnwire.transports")
 
 DOMAIN = "turnwire.dev"
 """`ErrorInfo.domain` of every status."""
 
-MAX_DETAIL_CHARS = 512
-"""Bound on each text in the trailers: clients refuse trailers over 8 KiB."""
+MAX_DETAIL_BYTES = 1024
+"""Bound on each text in the trailers: some clients refuse trailers over 8 KiB."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 MessageT = TypeVar("MessageT", bound=message.Message)
@@ -38,15 +39,19 @@ AnswerT = TypeVar("AnswerT")
 _CODES: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
 
 
+def _cut(text: str) -> str:
+    return text.encode()[:MAX_DETAIL_BYTES].decode(errors="ignore")
+
+
 def _trailers(error: ErrorBody, code: grpc.StatusCode) -> tuple[tuple[str, bytes], ...]:
     info = error_details_pb2.ErrorInfo(
         reason=ErrorReason.Name(error.reason).removeprefix("ERROR_REASON_"),
         domain=DOMAIN,
-        metadata={name: value[:MAX_DETAIL_CHARS] for name, value in error.headers.items()},
+        metadata={name: _cut(value) for name, value in error.headers.items()},
     )
     if error.HasField("param"):
-        info.metadata["param"] = error.param[:MAX_DETAIL_CHARS]
-    status = status_pb2.Status(code=code.value[0], message=error.message[:MAX_DETAIL_CHARS])
+        info.metadata["param"] = _cut(error.param)
+    status = status_pb2.Status(code=code.value[0], message=_cut(error.message))
     status.details.add().Pack(info)
     if error.headers.get("retry-after", "").isdecimal():
         delay = duration_pb2.Duration(seconds=int(error.headers["retry-after"]))
@@ -69,16 +74,30 @@ async def abort(
     """
     body = error.body() if isinstance(error, Rejection) else error
     code = code or _CODES[grpc_status(body.reason)]
-    await context.abort(code, body.message[:MAX_DETAIL_CHARS], _trailers(body, code))
+    await context.abort(code, _cut(body.message), _trailers(body, code))
     raise AssertionError("abort returned")
 
 
 async def decode_or_abort(context: Context, message_type: type[MessageT], data: bytes) -> MessageT:
-    """Return the decoded request; end the call with INVALID_ARGUMENT when there is none."""
+    """Return the decoded request; end the call with INVALID_ARGUMENT when it is none."""
     try:
-        return message_type.FromString(data)
+        decoded = message_type.FromString(data)
     except message.DecodeError:
         await abort(context, undecodable(message_type), grpc.StatusCode.INVALID_ARGUMENT)
+    if (broken := broken_json(decoded)) is not None:
+        await abort(context, broken)
+    return decoded
+
+
+def broken_json(decoded: message.Message) -> Rejection | None:
+    """Return why a field of JSON text in `decoded` is none; to other peers it would go as JSON."""
+    try:
+        verify(decoded)
+    except DecodeError as error:
+        return Rejection(
+            ERROR_REASON_INVALID_VALUE, f"'{error.path}' {error.problem}.", param=error.path
+        )
+    return None
 
 
 def undecodable(message_type: type[message.Message]) -> Rejection:

@@ -1,20 +1,12 @@
-"""WebSocket: the public JSON, one event per text frame, on one aiohttp connection.
-
-aiohttp parses what arrives and answers pings. What leaves is framed here (RFC 6455, 5.2; a
-server does not mask), so that a batch of events is one write; with compression the frames are
-aiohttp's.
-"""
+"""WebSocket: the public JSON, one event per text frame, on one aiohttp connection."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from aiohttp import WSCloseCode, WSMsgType, web
-from aiohttp.abc import AbstractStreamWriter
 from multidict import CIMultiDict
 
 from turnwire.v1.client_event_pb2 import ClientEvent, TurnwireSessionStart
@@ -24,10 +16,10 @@ from turnwire_server.codec.requests import decode_client_event
 from turnwire_server.runtime.connection import Connection, Ending, KeepaliveMode
 from turnwire_server.runtime.services import Services
 from turnwire_server.session.errors import Rejection
-from turnwire_server.session.events import Outgoing
-from turnwire_server.transports.encoding import JsonEncoder, refused_create, rejection_of
+from turnwire_server.transports.encoding import refused_create, rejection_of
 from turnwire_server.transports.http_errors import RefusedError
 from turnwire_server.transports.turns import overload
+from turnwire_server.transports.websocket_socket import FAULTS, Close, Socket, TextSink
 
 __all__ = ["WebSocketBridge", "WebSocketSettings", "subprotocol_token"]
 
@@ -35,19 +27,6 @@ logger = logging.getLogger("turnwire.transports")
 
 KEY_PROTOCOL = "openai-insecure-api-key."
 _SECRET_PROTOCOLS = "openai-"
-
-_LENGTH_16 = struct.Struct(">BBH")
-_LENGTH_64 = struct.Struct(">BBQ")
-_FINAL_TEXT = 0x81
-
-_Close = tuple[int, bytes]
-
-_FAULTS = {
-    WSCloseCode.PROTOCOL_ERROR: b"protocol error",
-    WSCloseCode.INVALID_TEXT: b"not UTF-8",
-    WSCloseCode.MESSAGE_TOO_BIG: b"message over %(limit)d bytes",
-}
-"""What a client can do wrong below the level of events, and the reason that it is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,84 +56,6 @@ def subprotocol_token(request: web.Request) -> str | None:
     return None
 
 
-class _Socket(web.WebSocketResponse):
-    """Leaves it to `fail` to close after a fault.
-
-    aiohttp closes at once and without a reason when it finds a fault, and while the rest of an
-    oversize message is still on its way that resets the connection before the client has read
-    the close frame.
-    """
-
-    async def close(
-        self, *, code: int = WSCloseCode.OK, message: bytes = b"", drain: bool = True
-    ) -> bool:
-        if code in _FAULTS:
-            return False
-        return await super().close(code=code, message=message, drain=drain)
-
-    async def fail(self, transport: asyncio.Transport, close: _Close, *, linger_s: float) -> None:
-        """Close for the client's fault, and read on until it has seen it.
-
-        Cancelled (by aiohttp, when the client hangs up) or after `linger_s`, it is over.
-        """
-        code, reason = close
-        try:
-            await self.send_frame(code.to_bytes(2, "big") + reason, WSMsgType.CLOSE)
-            if transport.can_write_eof():
-                transport.write_eof()
-            await asyncio.sleep(linger_s)
-        except ConnectionError:
-            pass
-        finally:
-            transport.abort()
-
-
-class _TextSink:
-    """Writes events to one socket, a batch in one write."""
-
-    __slots__ = ("_drain", "_encoder", "_is_compressed", "_socket", "_transport")
-
-    def __init__(
-        self, socket: _Socket, transport: asyncio.Transport, writer: AbstractStreamWriter
-    ) -> None:
-        self._encoder = JsonEncoder()
-        self._socket = socket
-        self._transport = transport
-        self._drain = writer.drain
-        self._is_compressed = bool(socket.compress)
-
-    def encode(self, event: Outgoing) -> bytes:
-        """Return the event as a text frame; as its payload when frames are compressed."""
-        payload = self._encoder.encode(event)
-        if self._is_compressed:
-            return payload
-        size = len(payload)
-        if size < 126:
-            return bytes((_FINAL_TEXT, size)) + payload
-        if size < 65_536:
-            return _LENGTH_16.pack(_FINAL_TEXT, 126, size) + payload
-        return _LENGTH_64.pack(_FINAL_TEXT, 127, size) + payload
-
-    async def write(self, batch: Sequence[bytes]) -> None:
-        """Write the frames.
-
-        Raises:
-            ConnectionError: The socket is closed or closing.
-        """
-        if self._socket.closed or self._transport.is_closing():
-            raise ConnectionResetError("the socket is closed")
-        if self._is_compressed:
-            for payload in batch:
-                await self._socket.send_frame(payload, WSMsgType.TEXT)
-        else:
-            self._transport.write(b"".join(batch))
-        await self._drain()
-
-    def heartbeat(self) -> bytes | None:
-        """Return None: pings are the transport's, keepalive events the session's."""
-        return None
-
-
 class WebSocketBridge:
     """Serves upgraded requests: one socket is one connection."""
 
@@ -176,7 +77,7 @@ class WebSocketBridge:
         limit = self._services.settings.max_message_bytes
         offered = _offered_protocols(request)
         echoed = [name for name in offered if not name.startswith(_SECRET_PROTOCOLS)][:1]
-        socket = _Socket(
+        socket = Socket(
             timeout=self._settings.close_timeout_s,
             # aiohttp gives up 1.5 heartbeats after the last byte.
             heartbeat=self._settings.silence_limit_s / 1.5,
@@ -195,7 +96,7 @@ class WebSocketBridge:
         if transport is None:
             return socket
         connection = self._services.connect(
-            _TextSink(socket, transport, writer),
+            TextSink(socket, transport, writer),
             wire="websocket",
             tenant=tenant,
             keepalive=keepalive,
@@ -206,6 +107,9 @@ class WebSocketBridge:
         reader = asyncio.create_task(self._read(socket, transport, connection))
         try:
             ending = await connection.run()
+        except Exception:  # The outermost frame: no HTTP answer may follow an upgrade.
+            logger.exception("connection failed")
+            ending = Ending("internal")
         finally:
             # Before closing: with a reader in `receive`, aiohttp hangs up at once.
             reader.cancel()
@@ -218,10 +122,10 @@ class WebSocketBridge:
         return socket
 
     async def _read(
-        self, socket: _Socket, transport: asyncio.Transport, connection: Connection
-    ) -> _Close | None:
+        self, socket: Socket, transport: asyncio.Transport, connection: Connection
+    ) -> Close | None:
         """Hand over what arrives until the socket is closed; return why it must be closed."""
-        close: _Close | None = None
+        close: Close | None = None
         try:
             close = await self._read_events(socket, transport, connection)
         except ConnectionError:
@@ -233,8 +137,8 @@ class WebSocketBridge:
         return close
 
     async def _read_events(
-        self, socket: _Socket, transport: asyncio.Transport, connection: Connection
-    ) -> _Close | None:
+        self, socket: Socket, transport: asyncio.Transport, connection: Connection
+    ) -> Close | None:
         while True:
             try:
                 message = await socket.receive(timeout=self._settings.ping_interval_s)
@@ -247,7 +151,7 @@ class WebSocketBridge:
             try:
                 data = message.data if message.type is WSMsgType.TEXT else message.data.decode()
             except UnicodeDecodeError:
-                return (WSCloseCode.INVALID_TEXT, _FAULTS[WSCloseCode.INVALID_TEXT])
+                return (WSCloseCode.INVALID_TEXT, FAULTS[WSCloseCode.INVALID_TEXT])
             size = len(data) if data.isascii() else len(data.encode())
             event = decode_client_event(data)
             if isinstance(event, Fault):
@@ -261,13 +165,13 @@ class WebSocketBridge:
             else:
                 connection.receive(event, size)
 
-    def _fault_of(self, detail: object) -> _Close | None:
+    def _fault_of(self, detail: object) -> Close | None:
         """Return how to close for what aiohttp found, None when the client closed."""
         code = getattr(detail, "code", None)
         if code is None:
             return None
         limit = self._services.settings.max_message_bytes
-        return (code, _FAULTS.get(code, b"protocol error") % {b"limit": limit})
+        return (code, FAULTS.get(code, b"protocol error") % {b"limit": limit})
 
 
 def _keepalive(request: web.Request) -> KeepaliveMode | None:
@@ -278,7 +182,7 @@ def _keepalive(request: web.Request) -> KeepaliveMode | None:
     raise RefusedError(Rejection(ERROR_REASON_INVALID_VALUE, message, "keepalive"))
 
 
-def _close_of(ending: Ending) -> _Close:
+def _close_of(ending: Ending) -> Close:
     """Return the close code of an ending; 1000 stops the SDKs' reconnect, 1001 and 1012 do not."""
     match ending.reason:
         case "age" | "drain":

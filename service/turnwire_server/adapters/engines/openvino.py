@@ -254,9 +254,9 @@ class OpenVinoEngine:
                 generation = self._running.pop(key, None)
                 if generation is not None:
                     generation.fail(why)
-            case ("ready", facts) if self._ready is not None:
+            case ("ready", facts) if self._ready is not None and not self._ready.done():
                 self._ready.set_result(facts)
-            case ("failed", why) if self._ready is not None:
+            case ("failed", why) if self._ready is not None and not self._ready.done():
                 name = self._path.name
                 self._ready.set_exception(
                     EngineFailure(f"{name} cannot be loaded by OpenVINO: {why}")

@@ -1,0 +1,108 @@
+"""Client events beside creates and cancels."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.reading import arm_of, code_of, failure_of, public, response_of, status_of
+from interaction.conftest import Connect
+from interaction.requirements import requirement
+from interaction.scripts import user
+
+
+@requirement("events.steer")
+async def test_a_steer_of_a_running_response_fails_on_its_lane_within_its_sequence(
+    connect: Connect,
+) -> None:
+    peer = await connect()
+    stack = await connect.start()
+    hold = stack.engine.hold("talk", after_steps=1)
+    await peer.create(input="talk", stream_id="a")
+    response_id = await stack.engine.held(hold)
+    steer = {"type": "response.steer", "previous_response_id": response_id, "input": [user("no")]}
+    await peer.send(steer)
+    answer = await peer.until("response_steer_failed", "a")
+    shown = public(answer)
+    assert shown["error"]["code"] == "steering_not_supported"
+    assert shown["error"]["type"] == "invalid_request_error"
+    assert shown["steer"]["previous_response_id"] == response_id
+    assert shown["steer"]["input"][0]["content"] == "no"
+    assert "id" not in shown["steer"]
+    assert answer.sequence_number > 0
+    stack.engine.release(hold)
+    assert status_of(response_of(await peer.finish("a"))) == "completed"
+
+
+@requirement("events.steer")
+@pytest.mark.parametrize("target", ["resp_missing", None], ids=["unknown", "none"])
+async def test_a_steer_of_nothing_fails_with_response_not_found(
+    connect: Connect, target: str | None
+) -> None:
+    peer = await connect()
+    await peer.send({"type": "response.steer", "previous_response_id": target, "input": "x"})
+    shown = public(await peer.receive())
+    assert shown["type"] == "response.steer.failed"
+    assert shown["error"]["code"] == "response_not_found"
+    assert shown["sequence_number"] == 0
+
+
+@requirement("events.inject")
+async def test_an_inject_fails_with_response_not_found_and_its_input(connect: Connect) -> None:
+    peer = await connect()
+    stack = await connect.start()
+    hold = stack.engine.hold("talk")
+    await peer.create(input="talk")
+    response_id = await stack.engine.held(hold)
+    output = {"type": "function_call_output", "call_id": "call_1", "output": "x"}
+    inject = {"type": "response.inject", "response_id": "resp_missing", "input": [output]}
+    await peer.send(inject)
+    shown = public(await peer.until("response_inject_failed"))
+    assert shown["error"]["code"] == "response_not_found"
+    assert shown["response_id"] == "resp_missing"
+    assert shown["input"] == [output]
+    stack.engine.release(hold)
+    assert response_of(await peer.finish()).id == response_id
+
+
+@requirement("events.append")
+async def test_an_append_without_a_paused_response_is_an_error(connect: Connect) -> None:
+    peer = await connect()
+    append = {"type": "response.append", "response_id": "resp_x", "input": [user("x")]}
+    await peer.send({**append, "event_id": "e1", "stream_id": "a"})
+    error = await peer.receive()
+    assert failure_of(error) == ("response_not_found", 404, "response_id")
+    assert (error.event_id, error.stream_id) == ("e1", "a")
+    assert status_of(response_of(await peer.turn(input="Hi"))) == "completed"
+
+
+@requirement("events.processed")
+async def test_an_acknowledgement_is_never_answered(connect: Connect) -> None:
+    peer = await connect()
+    response = response_of(await peer.turn(input="Hi"))
+    await peer.send({"type": "response.processed", "response_id": response.id})
+    await peer.send({"type": "response.processed"})
+    events = await peer.turn(input="Hi")
+    assert arm_of(events[0]) == "response_created"
+
+
+@requirement("session.start")
+async def test_a_session_is_started_by_the_first_event(connect: Connect) -> None:
+    peer = await connect()
+    await peer.send({"type": "turnwire.session.start"})
+    started = public(await peer.receive())
+    assert started["type"] == "turnwire.session.started"
+    assert started["session_id"].startswith("sess_")
+    assert status_of(response_of(await peer.turn(input="Hi"))) == "completed"
+
+
+@requirement("session.start")
+async def test_a_session_cannot_be_started_late_or_resumed(connect: Connect) -> None:
+    peer = await connect()
+    await peer.send({"type": "turnwire.session.start", "resume": True})
+    assert failure_of(await peer.receive()) == ("unsupported_value", 400, "resume")
+    resume = {"type": "turnwire.session.resume", "session_id": "sess_x", "token": "t"}
+    await peer.send(resume)
+    assert failure_of(await peer.receive()) == ("session_not_found", 404, "session_id")
+    await peer.send({"type": "turnwire.session.start"})
+    assert code_of(await peer.receive()) == "invalid_value"
+    assert status_of(response_of(await peer.turn(input="Hi"))) == "completed"

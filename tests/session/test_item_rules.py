@@ -1,0 +1,476 @@
+from __future__ import annotations
+
+import pytest
+
+from harness.session_driver import (
+    assistant,
+    call,
+    call_output,
+    content,
+    custom_call,
+    custom_output,
+    given,
+    new_ids,
+    user,
+)
+from turnwire.v1.client_event_pb2 import Input
+from turnwire.v1.content_pb2 import (
+    Content,
+    ContentPart,
+    ContentPartList,
+    InputFile,
+    InputImage,
+    InputText,
+    OutputText,
+    PlainText,
+    ReasoningText,
+    Refusal,
+    SummaryText,
+)
+from turnwire.v1.item_pb2 import (
+    ITEM_STATUS_INCOMPLETE,
+    AdditionalToolsItem,
+    Item,
+    ItemReferenceItem,
+    MessageItem,
+    ReasoningItem,
+)
+from turnwire.v1.tool_pb2 import FunctionTool, Tool, WebSearchTool
+from turnwire_server.session.conversation import EMPTY, item_text
+from turnwire_server.session.errors import Rejection
+from turnwire_server.session.item_rules import CheckedInput, ItemRules
+from turnwire_server.session.tool_rules import ToolCatalogue
+
+ITEM_ARMS = [arm.name for arm in Item.DESCRIPTOR.oneofs_by_name["item"].fields]
+SUPPORTED = {
+    "message",
+    "function_call",
+    "function_call_output",
+    "custom_tool_call",
+    "custom_tool_call_output",
+    "reasoning",
+    "item_reference",
+    "additional_tools",
+}
+TEXT = ContentPart(input_text=InputText(text="a"))
+SAID = ContentPart(output_text=OutputText(text="a"))
+PLAIN = ContentPart(text=PlainText(text="a"))
+REFUSED = ContentPart(refusal=Refusal(refusal="no"))
+IMAGE = ContentPart(input_image=InputImage(image_url="data:image/png;base64,AA=="))
+FILE = ContentPart(input_file=InputFile(file_id="file_1"))
+THOUGHT = ContentPart(reasoning_text=ReasoningText(text="hm"))
+SUMMARY = ContentPart(summary_text=SummaryText(text="hm"))
+
+
+def check(
+    *items,
+    conversation=EMPTY,
+    find_item=lambda item_id: None,
+    is_strict=False,
+    outputs_required=True,
+):
+    rules = ItemRules(new_ids(), find_item, ToolCatalogue(), is_strict=is_strict)
+    return rules.check(given(*items), conversation, outputs_required=outputs_required)
+
+
+def accepted(*items, **options):
+    checked = check(*items, **options)
+    assert isinstance(checked, CheckedInput), checked
+    return checked
+
+
+def refused(*items, **options):
+    rejection = check(*items, **options)
+    assert isinstance(rejection, Rejection)
+    assert len(rejection.message) < 512
+    return rejection.code, rejection.param
+
+
+def check_text(text, conversation=EMPTY):
+    rules = ItemRules(new_ids(), lambda item_id: None, ToolCatalogue())
+    return rules.check(Input(text=text), conversation, outputs_required=True)
+
+
+def message(role, *parts):
+    return Item(message=MessageItem(role=role, content=Content(parts=ContentPartList(parts=parts))))
+
+
+# What an input is.
+
+
+def test_a_text_is_one_user_message():
+    (item,) = check_text("hello").items
+    assert (item.message.role, item_text(item.message.content)) == ("user", "hello")
+    assert item.message.content.parts.parts[0].WhichOneof("part") == "input_text"
+    assert item.message.id == "msg_1"
+
+
+def test_an_empty_text_adds_nothing_to_a_conversation():
+    assert check_text("", EMPTY.extended([user("hi")])).items == ()
+
+
+@pytest.mark.parametrize("absent", [None, Input(), Input(text=""), given()])
+def test_without_an_input_there_must_be_something_to_answer(absent):
+    rules = ItemRules(new_ids(), lambda item_id: None, ToolCatalogue())
+    rejection = rules.check(absent, EMPTY, outputs_required=True)
+    assert (rejection.code, rejection.param) == ("missing_required_parameter", "input")
+    assert rules.check(absent, EMPTY, outputs_required=False) == CheckedInput(())
+    after = EMPTY.extended([user("hi")])
+    assert rules.check(absent, after, outputs_required=True) == CheckedInput(())
+
+
+def test_ids_of_a_client_are_kept_and_missing_ones_are_made():
+    checked = accepted(
+        user("a", id="msg_mine"),
+        assistant("b", id=""),
+        Item(reasoning=ReasoningItem()),
+        call("c1"),
+        call_output("c1"),
+        custom_call("c2"),
+        custom_output("c2"),
+        user("c"),
+    )
+    ids = [getattr(item, item.WhichOneof("item")).id for item in checked.items]
+    assert [each.rstrip("0123456789") for each in ids] == [
+        "msg_mine",
+        "msg_",
+        "rs_",
+        "fc_",
+        "fco_",
+        "ctc_",
+        "ctco_",
+        "msg_",
+    ]
+
+
+@pytest.mark.parametrize("arm", sorted(set(ITEM_ARMS) - SUPPORTED))
+def test_an_item_of_a_type_that_is_not_supported_is_named(arm):
+    item = Item()
+    getattr(item, arm).SetInParent()
+    rejection = check(user(), item)
+    assert (rejection.code, rejection.param) == ("unsupported_value", "input[1].type")
+    assert f"'{arm}'" in rejection.message
+
+
+def test_an_item_needs_a_type():
+    assert refused(user(), Item()) == ("missing_required_parameter", "input[1].type")
+
+
+def test_the_first_of_many_faults_is_the_one_that_is_told():
+    bad = Item(message=MessageItem(role="user"))
+    assert refused(*[bad] * 5_000) == ("missing_required_parameter", "input[0].content")
+
+
+# Messages.
+
+
+@pytest.mark.parametrize("role", ["user", "assistant", "system", "developer"])
+def test_a_message_has_a_role(role):
+    accepted(Item(message=MessageItem(role=role, content=Content(text="a"))))
+    accepted(message(role, TEXT))
+
+
+@pytest.mark.parametrize(
+    ("item", "code", "param"),
+    [
+        (MessageItem(content=content("a")), "missing_required_parameter", "input[1].role"),
+        (MessageItem(role="tool", content=content("a")), "invalid_value", "input[1].role"),
+        (MessageItem(role="x" * 9_999, content=content("a")), "invalid_value", "input[1].role"),
+        (MessageItem(role="user"), "missing_required_parameter", "input[1].content"),
+        (MessageItem(role="user", content=Content(text="")), "invalid_value", "input[1].content"),
+        (MessageItem(role="user", content=content("")), "invalid_value", "input[1].content"),
+        (
+            MessageItem(role="system", content=Content(parts=ContentPartList())),
+            "invalid_value",
+            "input[1].content",
+        ),
+    ],
+)
+def test_a_bad_message_is_refused_with_its_path(item, code, param):
+    assert refused(user(), Item(message=item)) == (code, param)
+
+
+@pytest.mark.parametrize(
+    "empty", [Content(text=""), Content(parts=ContentPartList()), content("", "output_text")]
+)
+def test_an_assistant_may_have_said_nothing(empty):
+    accepted(user(), Item(message=MessageItem(role="assistant", content=empty)), user())
+
+
+def test_a_part_without_text_is_fine_beside_one_with_text():
+    accepted(message("user", ContentPart(input_text=InputText()), TEXT))
+
+
+@pytest.mark.parametrize(
+    ("role", "part", "code"),
+    [
+        ("user", SAID, "invalid_value"),
+        ("user", REFUSED, "invalid_value"),
+        ("developer", THOUGHT, "invalid_value"),
+        ("assistant", SUMMARY, "invalid_value"),
+        ("user", ContentPart(), "missing_required_parameter"),
+        ("user", IMAGE, "unsupported_value"),
+        ("user", FILE, "unsupported_value"),
+        ("assistant", IMAGE, "unsupported_value"),
+    ],
+)
+def test_a_bad_part_is_refused_with_its_path(role, part, code):
+    path = "input[1].content[1]"
+    expected = f"{path}.type" if code == "missing_required_parameter" else path
+    good = TEXT if role != "assistant" else SAID
+    assert refused(user(), message(role, good, part)) == (code, expected)
+
+
+def test_a_refusal_of_the_assistant_is_accepted():
+    accepted(user(), message("assistant", REFUSED), user())
+
+
+def test_input_text_of_the_assistant_is_accepted_unless_the_rules_are_strict():
+    said = message("assistant", TEXT)
+    accepted(user(), said)
+    assert refused(user(), said, is_strict=True) == ("invalid_value", "input[1].content[0]")
+    accepted(user(), assistant(), is_strict=True)
+
+
+# Reasoning.
+
+
+def reasoning(*content, summary=()):
+    return Item(reasoning=ReasoningItem(id="rs_1", content=content, summary=summary))
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        reasoning(),
+        reasoning(summary=[SUMMARY]),
+        reasoning(THOUGHT, THOUGHT, summary=[SUMMARY]),
+        Item(reasoning=ReasoningItem(encrypted_content="opaque", extra_json='{"a":1}')),
+    ],
+)
+def test_reasoning_is_kept_whole(item):
+    before = ReasoningItem.FromString(item.reasoning.SerializeToString())
+    kept = accepted(user(), item, assistant()).items[1].reasoning
+    before.id = before.id or kept.id
+    assert kept.id
+    assert kept == before
+
+
+@pytest.mark.parametrize(
+    ("item", "code", "param"),
+    [
+        (reasoning(summary=[TEXT]), "invalid_value", "input[1].summary[0]"),
+        (reasoning(THOUGHT, SUMMARY), "invalid_value", "input[1].content[1]"),
+        (reasoning(ContentPart()), "missing_required_parameter", "input[1].content[0].type"),
+    ],
+)
+def test_bad_reasoning_is_refused_with_its_path(item, code, param):
+    assert refused(user(), item, assistant()) == (code, param)
+
+
+def test_reasoning_that_leads_to_nothing_is_dropped_with_a_warning():
+    checked = accepted(user(), reasoning(), reasoning())
+    assert len(checked.items) == 1
+    assert [(warning.code, warning.param) for warning in checked.warnings] == [
+        ("reasoning_dropped", "input[2]"),
+        ("reasoning_dropped", "input[1]"),
+    ]
+
+
+def test_reasoning_at_the_end_of_a_warm_up_stays():
+    checked = accepted(user(), reasoning(), outputs_required=False)
+    assert len(checked.items) == 2
+    assert not checked.warnings
+
+
+def test_reasoning_alone_leaves_nothing_to_answer():
+    assert refused(reasoning()) == ("missing_required_parameter", "input")
+    assert accepted(reasoning(), conversation=EMPTY.extended([user()])).items == ()
+
+
+# Calls and their outputs.
+
+
+@pytest.mark.parametrize("path", ["by parent", "by full replay"])
+@pytest.mark.parametrize(
+    ("asked", "answered"),
+    [
+        ([call("c1")], [call_output("c1")]),
+        ([custom_call("c1")], [custom_output("c1")]),
+        ([call("c1"), custom_call("c2")], [custom_output("c2"), call_output("c1")]),
+        ([call("c1"), call("c2")], [call_output("c2"), call_output("c1"), user("and?")]),
+    ],
+)
+def test_calls_are_answered_in_any_order(path, asked, answered):
+    if path == "by parent":
+        accepted(*answered, conversation=EMPTY.extended([user(), *asked]))
+    else:
+        accepted(user(), *asked, *answered)
+
+
+def test_an_output_without_its_call_is_refused_with_the_call_id():
+    rejection = check(user(), call_output("call_x"))
+    assert (rejection.code, rejection.param) == ("invalid_value", "input[1].call_id")
+    assert rejection.message == "No tool call found for function call output with call_id call_x."
+    rejection = check(custom_output("call_x"))
+    assert "for custom tool call output with call_id call_x." in rejection.message
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [call_output("c1"), call("c1")],
+        [call("c1"), custom_output("c1")],
+        [call("c1"), call_output("c1"), call_output("c1")],
+    ],
+)
+def test_an_output_too_early_of_another_kind_or_a_second_one_is_refused(items):
+    code, param = refused(*items)
+    assert code == "invalid_value"
+    assert param.endswith(".call_id")
+
+
+def test_a_call_without_its_output_is_refused_with_the_call_id():
+    asked = EMPTY.extended([user(), call("call_1"), custom_call("call_2")])
+    rejection = check(call_output("call_1"), conversation=asked)
+    assert (rejection.code, rejection.param) == ("invalid_value", "input")
+    assert rejection.message == "No tool output found for custom tool call call_2."
+    rejection = check(custom_output("call_2"), conversation=asked)
+    assert rejection.message == "No tool output found for function call call_1."
+
+
+def test_a_call_that_waits_cannot_come_a_second_time():
+    asked = EMPTY.extended([user(), call("c1")])
+    assert refused(call("c1"), call_output("c1"), conversation=asked) == (
+        "invalid_value",
+        "input[0].call_id",
+    )
+
+
+def test_a_call_that_was_cut_may_be_answered_and_need_not_be():
+    cut = EMPTY.extended([user(), call("c1", status=ITEM_STATUS_INCOMPLETE)])
+    accepted(user("never mind"), conversation=cut)
+    accepted(call_output("c1"), conversation=cut)
+    accepted(user(), custom_call("c2", status=ITEM_STATUS_INCOMPLETE))
+    assert refused(call_output("c1"), call_output("c1"), conversation=cut) == (
+        "invalid_value",
+        "input[1].call_id",
+    )
+
+
+def test_a_warm_up_may_leave_calls_open_and_its_child_may_not():
+    asked = EMPTY.extended([user(), call("c1")])
+    warm = asked.extended(accepted(user("x"), conversation=asked, outputs_required=False).items)
+    assert refused(user("y"), conversation=warm) == ("invalid_value", "input")
+    accepted(call_output("c1"), conversation=warm)
+
+
+@pytest.mark.parametrize(
+    ("item", "code", "param"),
+    [
+        (call(""), "missing_required_parameter", "input[0].call_id"),
+        (custom_call(""), "missing_required_parameter", "input[0].call_id"),
+        (call_output(""), "missing_required_parameter", "input[0].call_id"),
+        (custom_output(""), "missing_required_parameter", "input[0].call_id"),
+    ],
+)
+def test_calls_and_outputs_need_a_call_id(item, code, param):
+    assert refused(item) == (code, param)
+
+
+@pytest.mark.parametrize("asked", [call("c1"), custom_call("c1")])
+def test_a_call_needs_a_name(asked):
+    getattr(asked, asked.WhichOneof("item")).name = ""
+    assert refused(asked) == ("missing_required_parameter", "input[0].name")
+
+
+@pytest.mark.parametrize(("ask", "answer"), [(call, call_output), (custom_call, custom_output)])
+def test_an_output_is_text_or_text_parts(ask, answer):
+    def with_output(said):
+        item = answer("c1")
+        getattr(item, item.WhichOneof("item")).output.CopyFrom(said)
+        return ask("c1"), item
+
+    accepted(*with_output(Content(text="")))
+    accepted(*with_output(Content(parts=ContentPartList(parts=[TEXT, PLAIN, SAID]))))
+    pair = with_output(Content())
+    assert refused(*pair) == ("missing_required_parameter", "input[1].output")
+    pair = with_output(Content(parts=ContentPartList(parts=[TEXT, IMAGE])))
+    assert refused(*pair) == ("unsupported_value", "input[1].output[1]")
+    pair = with_output(Content(parts=ContentPartList(parts=[REFUSED])))
+    assert refused(*pair) == ("invalid_value", "input[1].output[0]")
+
+
+def test_long_call_ids_are_cut_in_messages():
+    assert len(check(call_output("x" * 100_000)).message) < 256
+    assert len(check(call("x" * 100_000)).message) < 256
+
+
+# References.
+
+
+def test_a_reference_stands_for_the_item_that_it_names():
+    known = {"msg_7": assistant("earlier", id="msg_7")}
+    reference = Item(item_reference=ItemReferenceItem(id="msg_7"))
+    checked = accepted(user(), reference, find_item=known.get)
+    assert item_text(checked.items[1].message.content) == "earlier"
+
+
+def test_a_reference_to_nothing_is_not_found():
+    reference = Item(item_reference=ItemReferenceItem(id="msg_9"))
+    rejection = check(user(), reference)
+    assert (rejection.code, rejection.param, rejection.status) == (
+        "item_not_found",
+        "input[1].id",
+        404,
+    )
+
+
+def test_a_reference_needs_an_id():
+    reference = Item(item_reference=ItemReferenceItem())
+    assert refused(reference) == ("missing_required_parameter", "input[0].id")
+
+
+def test_what_a_reference_names_is_paired_like_any_item():
+    known = {"fc_1": call("c1", id="fc_1")}
+    reference = Item(item_reference=ItemReferenceItem(id="fc_1"))
+    accepted(user(), reference, call_output("c1"), find_item=known.get)
+    assert refused(user(), reference, find_item=known.get) == ("invalid_value", "input")
+
+
+# Additional tools.
+
+
+def offering(*tools, role="developer"):
+    return Item(additional_tools=AdditionalToolsItem(role=role, tools=tools))
+
+
+def test_an_item_may_offer_tools():
+    web = Tool(web_search=WebSearchTool())
+    checked = accepted(user(), offering(Tool(function=FunctionTool(name="a")), web))
+    assert [(warning.code, warning.param) for warning in checked.warnings] == [
+        ("tool_not_supported", "input[1].tools[1]")
+    ]
+    assert checked.items[1].additional_tools.id == "at_2"
+    accepted(user(), offering(role=""))
+
+
+def test_bad_tools_of_an_item_are_refused_with_their_path():
+    assert refused(user(), offering(Tool(function=FunctionTool()))) == (
+        "missing_required_parameter",
+        "input[1].tools[0].name",
+    )
+    assert refused(user(), offering(role="user")) == ("invalid_value", "input[1].role")
+
+
+# What the server says must be accepted when it comes back.
+
+
+def test_our_own_output_is_accepted_as_input():
+    output = [
+        reasoning(THOUGHT, summary=[SUMMARY]),
+        assistant("", id="msg_1"),
+        message("assistant", REFUSED),
+        call("c1", id="fc_1", status=ITEM_STATUS_INCOMPLETE),
+    ]
+    accepted(user(), *output, user("next"))

@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+from turnwire_server.session.tools import NO_TOOLS, ToolSet, ToolSpec
+
+
+def test_a_tool_is_known_by_its_qualified_name():
+    plain, inner = ToolSpec("read"), ToolSpec("read", namespace="fs")
+    assert (plain.qualified_name, inner.qualified_name) == ("read", "fs.read")
+    tools = ToolSet.of((plain, inner), b"x")
+    assert tools.by_qualified_name == {"read": plain, "fs.read": inner}
+
+
+def test_a_set_is_true_when_it_has_tools():
+    assert ToolSet.of((ToolSpec("read"),), b"x")
+    assert not NO_TOOLS
