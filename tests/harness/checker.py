@@ -161,7 +161,7 @@ class StreamChecker:
         )
         _require(not response.output, "output at first")
         for name in ("usage", "error", "incomplete_details", "completed_at"):
-            _require(not response.HasField(name), f"{name} at first")  # type: ignore[arg-type]
+            _require(not response.HasField(name), f"{name} at first")
 
     def _in_progress(self, shown: response_pb2.Response, response: _OpenResponse) -> None:
         _require(shown.id == response.first.id, "another response id")

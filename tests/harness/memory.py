@@ -96,4 +96,5 @@ class MemoryPeer:
     async def close(self) -> None:
         """Disconnect and wait for the end."""
         self.disconnect()
-        await self._run
+        if not self._run.cancelled():
+            await self._run

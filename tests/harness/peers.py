@@ -35,6 +35,7 @@ __all__ = [
     "Wire",
     "create_of",
     "ends_turn",
+    "message_of",
 ]
 
 Wire = Literal["memory", "grpc", "websocket", "http"]

@@ -51,6 +51,12 @@ class Stack:
         self._exits = exits
         self._server: RunningServer | None = None
 
+    @property
+    def ledger(self) -> MemoryLedger:
+        """The usage records, of a ledger in memory."""
+        assert isinstance(self.services.ledger, MemoryLedger)
+        return self.services.ledger
+
     async def connect(self, wire: Wire, *, keepalive: KeepaliveMode | None = None) -> Peer:
         """Return a new peer; the servers are started for the first one that needs them.
 

@@ -106,6 +106,9 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
         "chain.store_context": _persistent(
             "api", "A stored child of an unstored parent is stored with its whole context."
         ),
+        "chain.store_rendered": _persistent(
+            "turnwire", "A response stored without its token ids is rendered to the same ids."
+        ),
         "chain.missing": Requirement(
             "case 56", "An unknown parent is `previous_response_not_found` before engine work."
         ),
@@ -223,6 +226,12 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
         ),
         "errors.json": Requirement(
             "case 96", "What is no JSON object is one error.", _JSON, _NO_JSON
+        ),
+        "errors.json_text": Requirement(
+            "turnwire",
+            "A field of JSON text that holds none is one error.",
+            ("grpc",),
+            "JSON cannot say it.",
         ),
         "errors.surrogates": Requirement(
             "case 24", "A paired escape is a character.", _JSON, _NO_JSON

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 __all__ = ["CUSTOM", "SHELL", "WEATHER", "call_output", "function", "said", "script", "user"]
@@ -46,7 +45,7 @@ def user(text: str) -> dict[str, str]:
     return {"role": "user", "content": text}
 
 
-def call_output(call: Mapping[str, Any] | Any, output: str = "hello") -> dict[str, Any]:
+def call_output(call: Any, output: str = "hello") -> dict[str, Any]:
     """Return the output that answers a call, given as a message."""
     kind = "custom_tool_call_output" if hasattr(call, "input") else "function_call_output"
     return {"type": kind, "call_id": call.call_id, "output": output}

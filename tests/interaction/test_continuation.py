@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from interaction.conftest import Connect
 from interaction.requirements import requirement
 from interaction.scripts import SHELL, call_output, said, script, user
 from turnwire.v1.response_pb2 import Response
+from turnwire_server.adapters.stores.memory import MemoryResponseStore, MemoryStoreSettings
+from turnwire_server.ports.store import StoredResponse
 
 _BAD_INPUT = [{"type": "function_call_output", "call_id": "call_of_nobody", "output": "x"}]
 
@@ -92,6 +95,38 @@ async def test_a_stored_child_of_an_unstored_parent_keeps_the_whole_context(
     grandchild = await _say(other, "three", previous_response_id=child.id)
     assert _grows_from(connect, grandchild, child)
     assert _grows_from(connect, grandchild, first)
+    # Not its tokens alone: the items of the unstored parent are there too.
+    reference = {"type": "item_reference", "id": first.output[0].message.id}
+    events = await other.turn(input=[reference, user("four")], previous_response_id=child.id)
+    assert arms(events)[-1] == "response_completed"
+
+
+class _ItemsOnlyStore(MemoryResponseStore):
+    """Forgets the token ids of what it keeps, as a store may."""
+
+    async def put(self, record: StoredResponse) -> None:
+        await super().put(replace(record, prompt=None))
+
+
+@requirement("chain.store_rendered")
+async def test_a_response_stored_without_its_tokens_is_rendered_to_the_same(
+    connect: Connect,
+) -> None:
+    settings = MemoryStoreSettings()
+    connect.parts.store = _ItemsOnlyStore(settings, wall=lambda: 0)
+    peer, other = await connect(), await connect()
+    create = {"tools": [SHELL], "instructions": "Be brief.", "include": ["turnwire.timing"]}
+    first = response_of(await peer.turn(create, input="Run", store=False))
+    (call,) = calls_of(first)
+    child = response_of(
+        await peer.turn(create, input=[call_output(call)], previous_response_id=first.id)
+    )
+    again = {**create, "input": "On", "previous_response_id": child.id, "metadata": said("x")}
+    from_items = response_of(await other.turn(again))
+    assert from_items.turnwire.timing.rerender_reason == "store"
+    from_tokens = response_of(await peer.turn(again))
+    assert from_tokens.turnwire.timing.rerender_reason == ""
+    assert _ids(connect, from_items) == _ids(connect, from_tokens)
 
 
 @requirement("chain.missing")

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import orjson
 import pytest
 
-from harness.peers import HttpPeer, Peer, WebSocketPeer, create_of
+from harness.peers import HttpPeer, Peer, WebSocketPeer, create_of, message_of
 from harness.reading import arm_of, code_of, failure_of, response_of, status_of
 from interaction.conftest import Connect
 from interaction.requirements import requirement
@@ -624,3 +624,17 @@ async def test_a_binary_frame_is_read_as_json(connect: Connect) -> None:
     await peer.send_raw(b"\x00\x01", binary=True)
     assert code_of(await peer.receive()) == "invalid_json"
     await _still_works(peer)
+
+
+@requirement("errors.json_text")
+async def test_a_field_of_json_text_that_holds_none_is_one_error(connect: Connect) -> None:
+    peer = await connect()
+    first = response_of(await peer.turn(input="one", store=False))
+    event = message_of(create_of({"input": "x", "tools": [SHELL], "stream_id": "a"}))
+    event.response_create.tools[0].function.output_schema = "{broken"
+    await peer.send(event)
+    error = await peer.receive()
+    assert failure_of(error) == (*INVALID, "tools[0].output_schema")
+    assert error.stream_id == "a"
+    events = await peer.turn(input="two", store=False, previous_response_id=first.id)
+    assert arm_of(events[-1]) == "response_completed"

@@ -42,7 +42,7 @@ async def test_a_disconnect_cancels_the_generation_wherever_it_is(
     # Nothing was generated after the cancel but the step that says that it is over.
     assert log == ["generate", *["step"] * after_steps, "cancel", "step", "end"]
     await _settle(connect, peer)
-    (record,) = stack.services.ledger.closed.values()
+    (record,) = stack.ledger.closed.values()
     assert (record.status, record.output_tokens) == ("cancelled", 2 * after_steps)
 
 

@@ -14,6 +14,7 @@ from harness.waiting import until
 from interaction.conftest import Connect
 from interaction.requirements import requirement
 from interaction.scripts import said, script
+from turnwire.v1.server_event_pb2 import ServerEvent
 from turnwire_server.adapters.engines.sim import SimSettings
 from turnwire_server.runtime.settings import OutboxSettings
 
@@ -166,7 +167,7 @@ async def test_a_slow_reader_loses_nothing(connect: Connect) -> None:
     peer = await connect()
     await peer.create(input="talk", metadata=script(tokens=3_000))
     await peer.until("response_in_progress")
-    events = []
+    events: list[ServerEvent] = []
     while not events or not arm_of(events[-1]).startswith("response_completed"):
         events.append(await peer.receive())
         if len(events) % 50 == 0:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from harness.checker import SequenceError, StreamChecker
@@ -9,6 +11,7 @@ from harness.reading import arm_of, arms, deltas_of, public, response_of, status
 from interaction.conftest import Connect
 from interaction.requirements import requirement
 from interaction.scripts import CUSTOM, SHELL, script
+from turnwire.v1.server_event_pb2 import ServerEvent
 
 _BEGIN = ["response_created", "response_in_progress"]
 _MESSAGE = [
@@ -185,12 +188,13 @@ async def test_an_engine_that_breaks_before_its_first_token_fails_the_response(
 async def test_numbers_start_at_0_for_each_response_and_have_no_gap(
     connect: Connect, case: str
 ) -> None:
-    create = {
+    creates: dict[str, dict[str, Any]] = {
         "text": {"input": "Hi"},
         "call": {"input": "Hi", "tools": [SHELL]},
         "warm_up": {"input": "Hi", "generate": False},
         "cut": {"input": "Hi", "max_output_tokens": 1},
-    }[case]
+    }
+    create = creates[case]
     if case == "warm_up" and connect.wire == "http":
         create = {"input": "Hi", "max_output_tokens": 2}
     peer = await connect()
@@ -275,7 +279,7 @@ async def test_each_response_leaves_one_usage_record(connect: Connect) -> None:
     good = response_of(await peer.turn(input="Hi"))
     broken = response_of(await peer.turn(input="Hi", metadata=script(text="a b c", fail_after=2)))
     await connect.stack.services.afterwork.finish(5)
-    ledger = connect.stack.services.ledger
+    ledger = connect.stack.ledger
     assert [record.response_id for record in ledger.closed.values()] == [good.id, broken.id]
     assert not ledger.open_records
     record = ledger.closed[good.id]
@@ -285,7 +289,7 @@ async def test_each_response_leaves_one_usage_record(connect: Connect) -> None:
     assert record.input_tokens == broken.usage.input_tokens > 0
 
 
-async def _events_of_a_good_turn(connect: Connect) -> list:
+async def _events_of_a_good_turn(connect: Connect) -> list[ServerEvent]:
     peer = await connect("memory")
     return await peer.turn(input="Hi", metadata=script(text="Hello."))
 

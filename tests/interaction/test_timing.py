@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from harness.reading import calls_of, public, response_of
 from interaction.conftest import Connect
 from interaction.requirements import requirement
@@ -68,7 +70,7 @@ async def test_a_change_of_the_head_is_said_and_keeps_what_came_before(connect: 
     first = response_of(
         await peer.turn(_TIMING, input="Hi", instructions="One.", metadata=said("a"))
     )
-    changes = [
+    changes: list[tuple[str, dict[str, Any]]] = [
         ("instructions", {"instructions": "Two."}),
         ("tools", {"instructions": "Two.", "tools": [SHELL]}),
         ("tools", {"instructions": "Two.", "tools": [WEATHER, SHELL]}),

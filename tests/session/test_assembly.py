@@ -263,30 +263,6 @@ def test_a_failure_without_usage_says_that_nothing_was_used():
     assert stream.last.usage == usage_of()
 
 
-def test_a_refusal_has_the_public_sequence():
-    assembler = ResponseAssembler(fresh_response(), stream_id="a", new_id=new_ids())
-    events = [*assembler.begin(), *assembler.refuse("No.", USAGE, completed_at=7)]
-    messages = [as_message(event) for event in events]
-    assert [event.WhichOneof("event").removeprefix("response_") for event in messages] == [
-        "created",
-        "in_progress",
-        "output_item_added",
-        "content_part_added",
-        "refusal_delta",
-        "refusal_done",
-        "content_part_done",
-        "output_item_done",
-        "completed",
-    ]
-    assert [event.sequence_number for event in messages] == list(range(9))
-    assert {event.stream_id for event in messages} == {"a"}
-    assert messages[3].response_content_part_added.part.refusal.refusal == ""
-    assert messages[5].response_refusal_done.refusal == "No."
-    last = messages[-1].response_completed.response
-    assert last.output[0].message.content.parts.parts[0].refusal.refusal == "No."
-    assert last.completed_at.seconds == 7
-
-
 def test_an_answer_about_the_response_gets_its_place_in_the_sequence():
     stream = Stream()
     about = ServerEvent()

@@ -76,11 +76,11 @@ class Asked:
 class Running:
     """A turn in the driver's hands."""
 
-    turn: Turn
+    turn: Turn = field(repr=False)
     asked: Asked
+    conversation: Conversation = field(repr=False)
+    ids: TokenIds
     assembler: ResponseAssembler | None = None
-    conversation: Conversation = EMPTY
-    ids: TokenIds = field(default_factory=TokenIds)
 
 
 LANES = st.sampled_from([None, "a", "b", "c"]) | st.integers(0, 40).map("lane{}".format)
@@ -98,10 +98,12 @@ class SessionWalk(RuleBasedStateMachine):
             max_in_flight=in_flight,
             max_named_lanes=named,
             max_queued=queued,
-            max_queued_bytes=queued * 50,
             max_warm_ups=warm_ups,
         )
         self.new_id = new_ids()
+        self.connect()
+
+    def connect(self):
         self.session = Session(self.settings, new_id=self.new_id)
         self.checker = StreamChecker()
         self.asked: dict[str, Asked] = {}
@@ -205,7 +207,8 @@ class SessionWalk(RuleBasedStateMachine):
     @rule(lane=LANES)
     def send_something_else(self, lane):
         self.send(ClientEvent(stream_id=lane, response_processed=ResponseProcessed()))
-        self.send(ClientEvent(response_steer=ResponseSteer(previous_response_id="resp_9")))
+        for target in ("no such response", *self.running):
+            self.send(ClientEvent(response_steer=ResponseSteer(previous_response_id=target)))
         self.send(ClientEvent(stream_id=lane, event_id="no arm"))
 
     @precondition(lambda self: not self.is_gone and len(self.asked) > 20)
@@ -220,6 +223,12 @@ class SessionWalk(RuleBasedStateMachine):
         self.pull()
         assert all(running.turn.is_cancelled for running in self.running.values())
 
+    @precondition(lambda self: self.is_gone and not self.running)
+    @rule()
+    def connect_again(self):
+        self.check_the_end()
+        self.connect()
+
     # The driver.
 
     def send(self, event):
@@ -230,6 +239,9 @@ class SessionWalk(RuleBasedStateMachine):
         for turn in self.session.turns_to_cancel():
             assert turn.response_id in self.running
         for event in self.session.events_to_send():
+            target = self.running.get(event.response_steer_failed.steer.previous_response_id)
+            if target is not None and target.assembler is not None:
+                target.assembler.number(event)
             self.see(event)
         for turn in self.session.turns_to_start():
             self.start(turn)
@@ -264,6 +276,7 @@ class SessionWalk(RuleBasedStateMachine):
         assert turn.is_warm_up == asked.is_warm_up
         self.order[asked.lane].append(asked.number)
         asked.has_started = True
+        assert asked.awaited not in self.running
         expected = asked.pinned or (asked.awaited if asked.awaited in self.said else None)
         assert (turn.parent.response_id if turn.parent else None) == expected
         assert all(other.turn.lane != turn.lane for other in self.running.values())
@@ -274,7 +287,7 @@ class SessionWalk(RuleBasedStateMachine):
             assert list(ids) == self.tokens[asked.parent]
         conversation = conversation.extended([user(asked.event_id, id=asked.event_id)])
         ids = ids.extended([asked.number])
-        self.running[turn.response_id] = Running(turn, asked, None, conversation, ids)
+        self.running[turn.response_id] = Running(turn, asked, conversation, ids)
 
     def texts(self, conversation):
         return [
@@ -423,6 +436,9 @@ class SessionWalk(RuleBasedStateMachine):
             return
         while self.running:
             self.end(next(iter(self.running.values())), "well")
+        self.check_the_end()
+
+    def check_the_end(self):
         assert self.session.is_idle
         self.checker.finish()
         for asked in self.asked.values():

@@ -198,9 +198,11 @@ class TurnRun:
         self.is_over = True
         # The session moves first, so that a create that follows the terminal event finds it.
         self.session.end_turn(self.turn, outcome)
-        self.send(events)
-        self.over.set_result(response)
-        self._on_over(self)
+        try:
+            self.send(events)
+        finally:  # a lane must not stand still for an event that cannot be encoded
+            self.over.set_result(response)
+            self._on_over(self)
 
     def keepalive(self, *, as_in_progress: bool) -> None:
         """Queue a sign of life, if the response is open."""

@@ -159,17 +159,28 @@ def test_a_list_of_calls_in_one_block_is_several_calls() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        '<tool_call>\n{"name": "other", "arguments": {"a": 1}}\n</tool_call> more',
         "Use <tool_call> tags.",
-        '<tool_call>{"city": "Oslo"}</tool_call>',
-        '<tool_call>{"name" "add"}</tool_call>',
-        '<tool_call>{"name": {"add": 1}}</tool_call>',
         "a <tool_cal",
         "a \n<tool_call>\n",
+        "a </tool_call> b",
     ],
 )
-def test_what_calls_no_known_tool_is_text(text: str) -> None:
+def test_prose_about_markup_is_text_as_it_stands(text: str) -> None:
     assert parse(text) == [TextDelta(text)]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"name": "other", "arguments": {"a": 1}}',
+        '{"city": "Oslo"}',
+        '{"name" "add"}',
+        '{"name": {"add": 1}}',
+    ],
+)
+def test_an_object_that_calls_no_known_tool_is_text_without_its_markers(body: str) -> None:
+    assert parse(f"so <tool_call>\n{body}\n</tool_call> more") == [TextDelta(f"so {body} more")]
+    assert parse(f"<tool_call>{body}</tool_call>{WEATHER}") == [TextDelta(body), *ADDED]
 
 
 def test_without_tools_everything_is_text() -> None:

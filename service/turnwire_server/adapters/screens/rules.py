@@ -76,7 +76,7 @@ class RuleScreen:
         digest = b""
         known: Hits | None = frozenset()
         if instructions:
-            digest = hashlib.blake2b(instructions.encode(), digest_size=16).digest()
+            digest = hashlib.sha256(instructions.encode()).digest()
             known = self._known_instructions.get(digest)
         unread = instructions if known is None else ""
         if sum(len(text) for _, text in texts) + len(unread) <= _INLINE_CHARS:

@@ -1,0 +1,432 @@
+"""Finds calls and reasoning in a model's text while it is being written.
+
+Every decision is made at a character, never at the end of a piece, so that what comes out does
+not depend on how the text was split. White space around calls and reasoning is dropped. What
+turns out not to call a known tool is text: as the model wrote it when it is prose about
+markup, without its markers when it is an object.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from turnwire_server.adapters.renderers.call_members import find_tool
+from turnwire_server.adapters.renderers.formats.object_call import ObjectCall
+from turnwire_server.adapters.renderers.formats.pieces import (
+    CallBody,
+    Outcome,
+    cut_marker,
+    merged,
+)
+from turnwire_server.adapters.renderers.formats.syntax import CallSyntax, ThinkSyntax
+from turnwire_server.adapters.renderers.formats.tag_call import FUNCTION_OPEN, TagCall
+from turnwire_server.session.output import CallEnded, OutputPiece, ReasoningDelta, TextDelta
+from turnwire_server.session.tools import ToolSet
+
+__all__ = ["CallParser"]
+
+_FENCE: Final = "```"
+_FENCE_WORDS: Final = ("json", "JSON", "tool_call")
+_WORD = "|".join(_FENCE_WORDS)
+_CUT_WORD = "|".join(word[:end] for word in _FENCE_WORDS for end in range(1, len(word)))
+_FENCE_HEAD: Final = re.compile(rf"```(?:{_WORD})?\s*(?=[{{\[])")
+_FENCE_HEAD_CUT: Final = re.compile(rf"`{{1,3}}\Z|```(?:{_CUT_WORD})\Z|```(?:{_WORD})?\s*\Z")
+_LONGEST_NAME: Final = 256
+
+
+class _State(enum.Enum):
+    TEXT = enum.auto()
+    REASONING = enum.auto()
+    BODY = enum.auto()
+    """After a marker: a call, or a list of them, must come."""
+    CALL = enum.auto()
+    """In what may be a call."""
+    BETWEEN = enum.auto()
+    """After a complete call: another one, the closing marker, or text."""
+    SKIP = enum.auto()
+    """After a call that broke: drop everything up to the closing marker."""
+
+
+class _Marker(enum.Enum):
+    TAG = enum.auto()
+    FENCE = enum.auto()
+    BARE = enum.auto()
+
+
+class CallParser:
+    """Text in, output pieces out (`FormatParser`)."""
+
+    def __init__(
+        self,
+        syntax: CallSyntax,
+        tools: ToolSet,
+        *,
+        opening: str = "",
+        forced: bool = False,
+        parallel: bool = True,
+        lenient: bool = False,
+        think: ThinkSyntax | None = None,
+    ) -> None:
+        """Parse the output of one turn.
+
+        Args:
+            syntax: How the model writes calls.
+            tools: What may be called.
+            opening: Text in the prompt that belongs to the output, e.g. the opener of a call.
+            forced: Without an `opening`, the output begins with the object of a call.
+            parallel: False to ignore everything after the first complete call.
+            lenient: Also accept, for models that forget the markers, an object at the start
+                of the message and the first fenced JSON, if it names a known tool.
+            think: How reasoning is marked, None to take such marks as text. They count at the
+                start of a line and after a call or reasoning, not amid a sentence.
+        """
+        self._syntax = syntax
+        self._tools = tools
+        self._forced = forced
+        self._parallel = parallel
+        self._lenient = lenient and bool(tools)
+        self._think = think
+        self._plain = not tools and think is None
+        openers = (syntax.opener, FUNCTION_OPEN) if syntax.function_tags else (syntax.opener,)
+        self._openers = openers if tools else ()
+        self._closers = (syntax.closer,) if syntax.closer else ()
+        self._keys = syntax.arguments_keys | ({"parameters"} if self._lenient else set())
+        self._pending = ""
+        """Text that is not consumed yet."""
+        self._raw = ""
+        """Text consumed since a marker began: what to say if it was none."""
+        self._marker_length = 0
+        """How much of `_raw` is blanks and the marker itself."""
+        self._state = _State.TEXT
+        self._marker = _Marker.TAG
+        self._fresh = True
+        """No text came yet, or none since the last call or reasoning."""
+        self._drop_blanks = False
+        self._drop_closer = False
+        """A rejected object's closing marker may still come."""
+        self._bare_allowed = self._fence_allowed = self._lenient
+        self._in_list = False
+        self._body: CallBody | None = None
+        self._done = False
+        if forced and not opening:
+            self._enter(_Marker.BARE, "")
+        self._early: list[OutputPiece] = []
+        if opening:
+            self._early = self._consume(opening)
+
+    @property
+    def done(self) -> bool:
+        """True when nothing more can come out: the one call allowed is complete."""
+        return self._done
+
+    def feed(self, text: str) -> Sequence[OutputPiece]:
+        """Return what `text` adds, adjacent deltas merged."""
+        if self._plain:
+            return [TextDelta(text)] if text else []
+        return merged(self._consume(text))
+
+    def finish(self, *, complete: bool) -> Sequence[OutputPiece]:
+        """Return what was held back. `complete` says that the model ended its turn itself.
+
+        A call whose arguments are complete ends even if the model forgot to close the object;
+        one that is cut gets no `CallEnded`.
+        """
+        out, self._early = self._early, []
+        pending, self._pending = self._pending, ""
+        if self._done:
+            return out
+        if self._state is _State.TEXT:
+            self._say(pending, out)
+        elif self._state is _State.REASONING:
+            self._reason(pending.rstrip(), out)
+        elif self._state in (_State.BODY, _State.CALL):
+            if self._body is not None and self._body.started:
+                self._body.finish(out, complete=complete)
+            elif complete or not (self._forced or self._marker is _Marker.TAG):
+                self._finish_body(pending, out)
+        return merged(out)
+
+    def _consume(self, text: str) -> list[OutputPiece]:
+        out, self._early = self._early, []
+        self._pending += text
+        while not self._done and self._pending and self._step(out):
+            pass
+        if self._done:
+            self._pending = ""
+        return out
+
+    def _step(self, out: list[OutputPiece]) -> bool:
+        """Consume pending text in the current state; return False when more is needed."""
+        match self._state:
+            case _State.TEXT:
+                return self._text(out)
+            case _State.REASONING:
+                return self._in_reasoning(out)
+            case _State.BODY:
+                return self._begin_body(out)
+            case _State.CALL:
+                return self._in_call(out)
+            case _State.BETWEEN:
+                return self._between()
+            case _State.SKIP:
+                return self._skip()
+
+    # Text.
+
+    def _text(self, out: list[OutputPiece]) -> bool:
+        pending = self._pending
+        if self._fresh:
+            body = pending.lstrip()
+            if not body:
+                return False
+            if self._bare_allowed and body[0] in "{[" and not self._may_be_marker(body):
+                self._pending = body
+                self._enter(_Marker.BARE, pending[: len(pending) - len(body)])
+                return True
+        limit, end, found = self._find_marker(pending)
+        said = pending[:limit].rstrip()
+        self._say(said, out)
+        if not found:
+            self._pending = pending[len(said) :]
+            return False
+        self._pending = pending[end:]
+        marker = pending[limit:end]
+        if self._think is not None and marker == self._think.opener:
+            self._state = _State.REASONING
+            self._drop_blanks = True
+        elif marker == self._syntax.closer:
+            self._drop_closer = False
+        elif marker == FUNCTION_OPEN:
+            self._pending = pending[limit:]
+            self._enter(_Marker.TAG, pending[len(said) : limit])
+        else:
+            kind = _Marker.FENCE if marker.startswith(_FENCE) else _Marker.TAG
+            self._enter(kind, pending[len(said) : end])
+        return True
+
+    def _may_be_marker(self, body: str) -> bool:
+        """Return whether `body` begins with a marker or what may become one (`[TOOL_CALLS]`)."""
+        markers = self._openers if self._think is None else (*self._openers, self._think.opener)
+        return any(body.startswith(marker) or marker.startswith(body) for marker in markers)
+
+    def _find_marker(self, text: str) -> tuple[int, int, bool]:
+        """Return where text ends, where the marker that ends it ends, and whether there is one.
+
+        Without a marker, text ends where one may have begun.
+        """
+        start = end = len(text)
+        markers = (*self._openers, *self._closers) if self._drop_closer else self._openers
+        for marker in markers:
+            found = text.find(marker, 0, start + len(marker) - 1)
+            if 0 <= found < start:
+                start, end = found, found + len(marker)
+        if self._think is not None:
+            found = self._find_think(text, self._think.opener)
+            if 0 <= found < start:
+                start, end = found, found + len(self._think.opener)
+        if self._fence_allowed and (head := _FENCE_HEAD.search(text)) and head.start() < start:
+            start, end = head.start(), head.end()
+        if start < len(text):
+            return start, end, True
+        if self._think is not None:
+            markers = (*markers, self._think.opener)
+        limit = len(text) - max((cut_marker(text, marker) for marker in markers), default=0)
+        if self._fence_allowed and (cut := _FENCE_HEAD_CUT.search(text)):
+            limit = min(limit, cut.start())
+        return limit, limit, False
+
+    def _find_think(self, text: str, opener: str) -> int:
+        """Return where reasoning begins, -1 if nowhere; amid a line its mark is text."""
+        found = text.find(opener)
+        while found >= 0:
+            blanks = text[len(text[:found].rstrip()) : found]
+            if "\n" in blanks or (self._fresh and len(blanks) == found):
+                return found
+            found = text.find(opener, found + 1)
+        return -1
+
+    # Calls.
+
+    def _enter(self, marker: _Marker, raw: str) -> None:
+        self._state = _State.BODY
+        self._marker = marker
+        self._raw = raw
+        self._marker_length = len(raw)
+        self._in_list = False
+        self._body = None
+        self._bare_allowed = False
+        if marker is _Marker.FENCE:
+            self._fence_allowed = False
+
+    def _begin_body(self, out: list[OutputPiece]) -> bool:
+        body = self._pending.lstrip()
+        self._raw += self._pending[: len(self._pending) - len(body)]
+        self._pending = body
+        if not body:
+            return False
+        self._body = None
+        if body[0] == "[" and not self._in_list:
+            self._in_list = True
+            self._raw += "["
+            self._pending = body[1:]
+            return True
+        if body[0] == "{":
+            marked = self._marker is _Marker.TAG
+            self._body = ObjectCall(
+                self._tools,
+                keys=frozenset(self._keys),
+                marked=marked,
+                name_suffices=marked or self._forced,
+            )
+        elif self._marker is _Marker.TAG and self._syntax.function_tags:
+            self._body = TagCall(self._tools)
+        elif self._marker is _Marker.TAG and self._syntax.arguments_marker:
+            return self._begin_named(out)
+        if self._body is None:
+            self._reject(out)
+        else:
+            self._state = _State.CALL
+        return True
+
+    def _begin_named(self, out: list[OutputPiece]) -> bool:
+        """Read a bare name up to its arguments."""
+        end = self._pending.find("{")
+        if end < 0 and len(self._pending) <= _LONGEST_NAME:
+            return False
+        head = self._pending[: max(end, 0)]
+        name = head.partition(self._syntax.arguments_marker)[0]
+        name = name.partition(self._syntax.identity_marker)[0].strip()
+        tool = find_tool(self._tools, name) if len(head) <= _LONGEST_NAME else None
+        if tool is None:
+            self._raw = self._raw[: self._marker_length]
+            if 0 <= end <= _LONGEST_NAME:
+                # Nothing of the markers between the name and the object is left.
+                self._pending = f"{name}{self._pending[end:]}"
+            self._reject(out)
+            return True
+        self._raw += head
+        self._pending = self._pending[end:]
+        self._body = ObjectCall.of_arguments(self._tools, tool)
+        self._state = _State.CALL
+        return True
+
+    def _finish_body(self, pending: str, out: list[OutputPiece]) -> None:
+        """End what may be a call and never became one."""
+        marker = self._syntax.arguments_marker
+        if self._body is None and marker and marker in pending:
+            pending = pending.partition(marker)[0]
+            name = pending.partition(self._syntax.identity_marker)[0].strip()
+            if (tool := find_tool(self._tools, name)) is not None:
+                ObjectCall.of_arguments(self._tools, tool).feed("{}", out)
+                return
+        self._raw += pending
+        self._reject(out)
+
+    def _in_call(self, out: list[OutputPiece]) -> bool:
+        assert self._body is not None
+        pending = self._pending
+        outcome, position = self._body.feed(pending, out)
+        if not self._body.started:
+            self._raw += pending[:position]
+        self._pending = pending[position:]
+        match outcome:
+            case Outcome.MORE:
+                return False
+            case Outcome.NO_CALL:
+                self._reject(out)
+            case Outcome.ENDED:
+                self._state = _State.BETWEEN
+                self._done = not self._parallel and isinstance(out[-1], CallEnded)
+                self._settle()
+            case Outcome.BROKEN:
+                self._state = _State.SKIP
+                self._settle()
+        return True
+
+    def _reject(self, out: list[OutputPiece]) -> None:
+        raw, self._raw = self._raw, ""
+        is_object = self._body is not None
+        self._body = None
+        self._state = _State.TEXT
+        if self._marker is _Marker.TAG and (is_object or self._syntax.is_control):
+            said = raw[self._marker_length :].lstrip()
+            blanks = raw[: len(raw) - len(raw.lstrip())]
+            raw = f"{blanks}{said}"
+            self._drop_closer = bool(self._closers)
+        self._say(raw, out)
+
+    def _settle(self) -> None:
+        self._raw = ""
+        self._fresh = self._drop_blanks = True
+
+    def _between(self) -> bool:
+        body = self._pending = self._pending.lstrip()
+        if not body:
+            return False
+        closers = (*self._closers, _FENCE) if self._marker is _Marker.FENCE else self._closers
+        for closer in closers:
+            if body.startswith(closer):
+                self._pending = body[len(closer) :]
+                self._state = _State.TEXT
+                return True
+            if closer.startswith(body):
+                return False
+        if body[0] == "{":
+            self._state = _State.BODY
+        elif body.startswith(FUNCTION_OPEN) and self._syntax.function_tags:
+            self._state = _State.BODY
+        elif body[0] == "}" or body[0] in self._syntax.separators:
+            self._pending = body[1:]  # a brace too many is common
+        elif self._in_list and body[0] in ",]":
+            self._pending = body[1:]  # a list goes on or ends
+        else:
+            self._state = _State.TEXT
+        return True
+
+    def _skip(self) -> bool:
+        closer = _FENCE if self._marker is _Marker.FENCE else self._syntax.closer
+        if not closer:
+            # Nothing tells where a broken call ends: what follows the break is text.
+            self._state = _State.TEXT
+            return True
+        start = self._pending.find(closer)
+        if start < 0:
+            self._pending = self._pending[-len(closer) + 1 :]
+            return False
+        self._pending = self._pending[start + len(closer) :]
+        self._state = _State.TEXT
+        return True
+
+    # What comes out.
+
+    def _in_reasoning(self, out: list[OutputPiece]) -> bool:
+        assert self._think is not None
+        pending, closer = self._pending, self._think.closer
+        end = pending.find(closer)
+        limit = end if end >= 0 else len(pending) - cut_marker(pending, closer)
+        thought = pending[:limit].rstrip()
+        self._reason(thought, out)
+        if end < 0:
+            self._pending = pending[len(thought) :]
+            return False
+        self._pending = pending[end + len(closer) :]
+        self._state = _State.TEXT
+        self._settle()
+        return True
+
+    def _say(self, text: str, out: list[OutputPiece]) -> None:
+        if self._drop_blanks:
+            text = text.lstrip()
+        if text:
+            self._fresh = self._drop_blanks = self._bare_allowed = False
+            out.append(TextDelta(text))
+
+    def _reason(self, text: str, out: list[OutputPiece]) -> None:
+        if self._drop_blanks:
+            text = text.lstrip()
+        if text:
+            self._drop_blanks = False
+            out.append(ReasoningDelta(text))
