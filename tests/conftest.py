@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.server import RunningServer, running_server
+if TYPE_CHECKING:
+    from harness.server import RunningServer
 
 
 @pytest.fixture
 async def server() -> AsyncIterator[RunningServer]:
     """A whole server on the simulated engine, as fast as it is read."""
+    # Imported here: the pure suites also run where no server is installed (`--lowest`).
+    from harness.server import running_server
+
     async with running_server() as running:
         yield running
 

@@ -127,7 +127,7 @@ async def test_the_services_get_the_settings_of_the_configuration():
 async def test_readiness_follows_the_engines():
     config = sim_config()
     server = Server(config, make_services(config))
-    await server._listen()
+    await server._serve_http()
     url = f"http://{server.http_address}"
     try:
         async with aiohttp.ClientSession() as client:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import grpc
 from aiohttp import web
 
 from turnwire_server.adapters.clock import SystemClock
@@ -53,6 +54,7 @@ def _openvino_model(config: ModelConfig, models_directory: Path, clock: Clock) -
             )
     # Imported here, because an install without that extra must be able to simulate.
     from turnwire_server.adapters.engines.openvino import OpenVinoEngine, OpenVinoSettings
+    from turnwire_server.adapters.renderers.chat_model import ChatModelFailure, model_of_gguf
     from turnwire_server.adapters.renderers.chat_template import ChatTemplateRenderer
     from turnwire_server.adapters.renderers.gguf import GgufFailure, read_gguf
 
@@ -68,8 +70,8 @@ def _openvino_model(config: ModelConfig, models_directory: Path, clock: Clock) -
             )
         raise StartFailure(f"{failure}{hint}") from None
     try:
-        renderer = ChatTemplateRenderer(read_gguf(path))
-    except GgufFailure as failure:
+        renderer = ChatTemplateRenderer(model_of_gguf(read_gguf(path)))
+    except (GgufFailure, ChatModelFailure) as failure:
         raise StartFailure(f"The model {config.name!r} cannot be loaded. {failure}") from None
     try:
         engine = OpenVinoEngine(replace(config.settings, model_path=path), clock=clock)
@@ -114,7 +116,7 @@ class Server:
         self.services = services
         self._config = config
         self._runner = make_web_runner(make_web_app(services, config.http), config.http)
-        self._grpc = make_grpc_server(services, config.grpc)
+        self._grpc: grpc.aio.Server | None = None
         self.http_address = config.http_address
         """Where HTTP and WebSocket are served; the real port once started."""
         self.grpc_address = config.grpc_address
@@ -136,14 +138,16 @@ class Server:
         return f"grpc://{self.grpc_address}"
 
     async def start(self) -> None:
-        """Listen, then start the engines: until they run, `/readyz` says so and creates wait.
+        """Serve HTTP, start the engines, serve gRPC; until the engines run, `/readyz` says so.
 
         Raises:
             StartFailure: A port is taken, or an engine cannot start; nothing is left running.
         """
         try:
-            await self._listen()
+            await self._serve_http()
             await self.services.start()
+            # Last: grpcio's threads are in the way of starting an engine's process, and say so.
+            await self._serve_grpc()
         except EngineFailure as failure:
             await self.close()
             raise StartFailure(str(failure)) from None
@@ -151,33 +155,41 @@ class Server:
             await self.close()
             raise
 
-    async def _listen(self) -> None:
+    async def _serve_http(self) -> None:
         await self._runner.setup()
-        http, grpc_address = self._config.http_address, self._config.grpc_address
+        address = self._config.http_address
         try:
-            await web.TCPSite(self._runner, http.host, http.port).start()
+            await web.TCPSite(self._runner, address.host, address.port).start()
         except OSError as error:
             reason = error.strerror or "the address cannot be used"
-            raise StartFailure(f"HTTP cannot listen on {http}: {reason}.") from None
-        self.http_address = Address(http.host, int(self._runner.addresses[0][1]))
+            raise StartFailure(f"HTTP cannot listen on {address}: {reason}.") from None
+        self.http_address = Address(address.host, int(self._runner.addresses[0][1]))
+
+    async def _serve_grpc(self) -> None:
+        address = self._config.grpc_address
+        self._grpc = make_grpc_server(self.services, self._config.grpc)
         try:
-            port = self._grpc.add_insecure_port(str(grpc_address))
+            port = self._grpc.add_insecure_port(str(address))
         except RuntimeError:
-            port = 0
-        if port == 0:
-            raise StartFailure(f"gRPC cannot listen on {grpc_address}: the address is in use.")
+            raise StartFailure(
+                f"gRPC cannot listen on {address}: it is in use or not an address of this machine."
+            ) from None
         await self._grpc.start()
-        self.grpc_address = Address(grpc_address.host, port)
+        self.grpc_address = Address(address.host, port)
 
     async def close(self) -> None:
         """Stop in order: no new work, end every connection, then the wires and the engines."""
         self.services.accepting = False
-        stopping = asyncio.ensure_future(self._grpc.stop(_STOP_GRACE_S))
+        stopping = asyncio.ensure_future(self._stop_grpc())
         try:
             await self.services.close()
             await self._runner.cleanup()
         finally:
             await stopping
+
+    async def _stop_grpc(self) -> None:
+        if self._grpc is not None:
+            await self._grpc.stop(_STOP_GRACE_S)
 
 
 async def serve(

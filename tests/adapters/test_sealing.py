@@ -162,7 +162,11 @@ def test_a_place_where_no_file_can_be_is_refused_in_one_sentence(tmp_path):
         load_or_create_keys(tmp_path / "file" / "keys")
 
 
-@pytest.mark.parametrize("text", ["", "short", "é" * 43, new_key()[:-1], new_key() + "AAAA"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "short", "é" * 43, new_key()[:-1], new_key() + "AAAA"],
+    ids=["empty", "short", "not ASCII", "cut", "too long"],
+)
 def test_what_is_no_key_is_refused(text):
     with pytest.raises(KeyFailure, match="32 random bytes"):
         parse_key(text)

@@ -29,6 +29,7 @@ _DELTAS = {
     ),
     "response_custom_tool_call_input_delta": ("response_custom_tool_call_input_done", "input"),
     "response_refusal_delta": ("response_refusal_done", "refusal"),
+    "response_reasoning_summary_text_delta": ("response_reasoning_summary_text_done", "text"),
 }
 _DELTA_OF_ITEM = {
     "message": "response_output_text_delta",
@@ -37,6 +38,13 @@ _DELTA_OF_ITEM = {
     "custom_tool_call": "response_custom_tool_call_input_delta",
 }
 _WITH_PARTS = {"message", "reasoning"}
+_WITHOUT_TEXT = {"compaction", "configuration_update"}
+_PARTS = {
+    "response_content_part_added",
+    "response_content_part_done",
+    "response_reasoning_summary_part_added",
+    "response_reasoning_summary_part_done",
+}
 _ENDED = {item_pb2.ITEM_STATUS_COMPLETED, item_pb2.ITEM_STATUS_INCOMPLETE}
 
 
@@ -61,6 +69,16 @@ class _OpenItem:
     is_whole: bool = False
     part_done: bool = False
     is_refusal: bool = False
+    is_summary: bool = False
+    is_compacting: bool = False
+
+    @property
+    def delta(self) -> str:
+        if self.is_refusal:
+            return "response_refusal_delta"
+        if self.is_summary:
+            return "response_reasoning_summary_text_delta"
+        return _DELTA_OF_ITEM[self.arm]
 
 
 @dataclass(slots=True)
@@ -181,7 +199,13 @@ class StreamChecker:
             self._done(body.item, item, response)
             return
         _require(body.item_id == item.id, f"{arm} with another item_id")
-        expected = "response_refusal_delta" if item.is_refusal else _DELTA_OF_ITEM[item.arm]
+        if item.arm in _WITHOUT_TEXT:
+            _require(item.arm == "compaction", f"{arm} inside an item of type {item.arm}")
+            _require(arm == "response_compaction_compacting", f"{arm} inside a compaction")
+            _require(not item.is_compacting, "compacting twice")
+            item.is_compacting = True
+            return
+        expected = item.delta
         done_arm, done_field = _DELTAS[expected]
         if arm == expected:
             _require(item.has_part or item.arm not in _WITH_PARTS, "a delta before its part")
@@ -193,30 +217,45 @@ class StreamChecker:
             _require(not item.is_whole, "a second done")
             _require(getattr(body, done_field) == item.text, "done is not what the deltas said")
             item.is_whole = True
-        elif arm == "response_content_part_added":
-            _require(item.arm in _WITH_PARTS and not item.has_part, "a part too many")
-            _require(body.content_index == 0, "another content_index")
-            _require(_part_text(body.part, item.arm) == "", "text in a part that was added")
-            item.has_part = True
-            item.is_refusal = body.part.WhichOneof("part") == "refusal"
-        elif arm == "response_content_part_done":
-            _require(item.is_whole and not item.part_done, "a part done too early or twice")
-            _require(_part_text(body.part, item.arm) == item.text, "the part has another text")
-            is_refusal = body.part.WhichOneof("part") == "refusal"
-            _require(is_refusal == item.is_refusal, "the part changed its type")
-            item.part_done = True
+        elif arm in _PARTS:
+            self._part(arm, body, item)
         else:
             raise SequenceError(f"{arm} inside an item of type {item.arm}")
+
+    def _part(self, arm: str, body: object, item: _OpenItem) -> None:
+        is_summary = "summary" in arm
+        part = body.part  # type: ignore[attr-defined]
+        _require(not is_summary or item.arm == "reasoning", "a summary of something else")
+        index = body.summary_index if is_summary else body.content_index  # type: ignore[attr-defined]
+        _require(index == 0, "another index of the part")
+        if arm.endswith("_added"):
+            _require(item.arm in _WITH_PARTS and not item.has_part, "a part too many")
+            item.is_summary = is_summary
+            _require(_part_text(part, item) == "", "text in a part that was added")
+            item.has_part = True
+            item.is_refusal = part.WhichOneof("part") == "refusal"
+            return
+        _require(item.is_whole and not item.part_done, "a part done too early or twice")
+        _require(is_summary == item.is_summary, "a part of another kind")
+        _require(_part_text(part, item) == item.text, "the part has another text")
+        is_refusal = part.WhichOneof("part") == "refusal"
+        _require(is_refusal == item.is_refusal, "the part changed its type")
+        item.part_done = True
 
     def _added(self, body: object, response: _OpenResponse) -> None:
         index, shown = body.output_index, body.item  # type: ignore[attr-defined]
         _require(response.item is None, "an item before the last one was done")
         _require(index == len(response.done), "output_index is not the next one")
         arm = shown.WhichOneof("item")
-        _require(arm in _DELTA_OF_ITEM, f"an item of type {arm}")
+        _require(arm in _DELTA_OF_ITEM or arm in _WITHOUT_TEXT, f"an item of type {arm}")
         value = getattr(shown, arm)
         _require(value.id and value.id not in self._ids, "an item id that is missing or not new")
         self._ids.add(value.id)
+        if arm in _WITHOUT_TEXT:
+            sealed = arm == "compaction" and value.encrypted_content
+            _require(not sealed, "a new compaction with its summary")
+            response.item = _OpenItem(arm, value.id, "", "", index)
+            return
         _require(value.status == item_pb2.ITEM_STATUS_IN_PROGRESS, "a new item not in progress")
         _require(_item_text(shown) == "", "text in an item that was added")
         call_id = name = ""
@@ -232,6 +271,13 @@ class StreamChecker:
         _require(shown.WhichOneof("item") == item.arm, "an item changed its type")
         value = getattr(shown, item.arm)
         _require(value.id == item.id, "an item changed its id")
+        if item.arm in _WITHOUT_TEXT:
+            if item.arm == "compaction":
+                _require(item.is_compacting, "a compaction done that was not announced")
+                _require(value.encrypted_content, "a compaction without its summary")
+            response.done.append(shown)
+            response.item = None
+            return
         _require(item.is_whole, "an item done before its text")
         if item.arm in _WITH_PARTS:
             _require(item.part_done, "an item done before its part")
@@ -244,7 +290,10 @@ class StreamChecker:
 
     def _end(self, arm: str, shown: response_pb2.Response, response: _OpenResponse) -> None:
         _require(response.is_running, f"{arm} before response.in_progress")
-        _require(response.item is None, f"{arm} while an item is open")
+        is_broken_off = arm != "response_completed" and getattr(response.item, "arm", "") in (
+            "compaction",
+        )
+        _require(response.item is None or is_broken_off, f"{arm} while an item is open")
         _require(shown.status in _TERMINAL[arm], f"{arm} with status {shown.status}")
         first = response.first
         for name in ("id", "created_at", "model", "store", "previous_response_id", "metadata"):
@@ -253,7 +302,7 @@ class StreamChecker:
         cut = [
             index
             for index, item in enumerate(shown.output)
-            if getattr(item, item.WhichOneof("item") or "").status
+            if getattr(getattr(item, item.WhichOneof("item") or ""), "status", None)
             == item_pb2.ITEM_STATUS_INCOMPLETE
         ]
         _require(cut in ([], [len(shown.output) - 1]), "an incomplete item before the last one")
@@ -284,10 +333,12 @@ def _about(event: ServerEvent) -> str:
     return event.response_inject_failed.response_id
 
 
-def _part_text(part: content_pb2.ContentPart, item_arm: str) -> str:
-    if item_arm == "message" and part.WhichOneof("part") == "refusal":
+def _part_text(part: content_pb2.ContentPart, item: _OpenItem) -> str:
+    if item.arm == "message" and part.WhichOneof("part") == "refusal":
         return part.refusal.refusal
-    expected = "output_text" if item_arm == "message" else "reasoning_text"
+    expected = "output_text" if item.arm == "message" else "reasoning_text"
+    if item.is_summary:
+        expected = "summary_text"
     _require(part.WhichOneof("part") == expected, f"a part that is not {expected}")
     return str(getattr(part, expected).text)
 
@@ -295,9 +346,13 @@ def _part_text(part: content_pb2.ContentPart, item_arm: str) -> str:
 def _item_text(item: item_pb2.Item) -> str:
     match item.WhichOneof("item"):
         case "message":
-            return "".join(_part_text(part, "message") for part in item.message.content.parts.parts)
+            return "".join(
+                part.refusal.refusal or part.output_text.text
+                for part in item.message.content.parts.parts
+            )
         case "reasoning":
-            return "".join(_part_text(part, "reasoning") for part in item.reasoning.content)
+            texts = [part.reasoning_text.text for part in item.reasoning.content]
+            return "".join(texts + [part.summary_text.text for part in item.reasoning.summary])
         case "function_call":
             return item.function_call.arguments
         case _:

@@ -162,6 +162,9 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
             "case 87", "Beyond the queue's bounds a create is a 429 on its lane, nothing else."
         ),
         "lanes.fresh": _persistent("api", "A lane decides order and never lineage."),
+        "lanes.walk": _persistent(
+            "case 90", "Whatever a client does, a response has its own chain for a context."
+        ),
         "lanes.errors_apart": _persistent("api", "An error touches its own lane only."),
         # Cancelling, and names of events.
         "cancel.running": _persistent(
@@ -187,6 +190,12 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
         "event_id.once": _persistent("turnwire", "A repeated `event_id` is never run twice."),
         "event_id.retry": _persistent(
             "turnwire", "A create that never got in line may be sent again under its `event_id`."
+        ),
+        "events.sdk_types": Requirement(
+            "case 32",
+            "Every event is valid by the official SDK's types.",
+            _JSON,
+            "They describe JSON.",
         ),
         # Other client events.
         "events.steer": _persistent(

@@ -108,7 +108,7 @@ async def test_a_chain_of_full_histories_goes_on_for_many_turns(connect: Connect
             id="summaries",
         ),
         pytest.param(
-            [{"type": "reasoning", "summary": [], "encrypted_content": "opaque",
+            [{"type": "reasoning", "summary": [], "encrypted_content": None,
               "content": [{"type": "reasoning_text", "text": "a"},
                           {"type": "reasoning_text", "text": "b"}]}],
             id="reasoning parts",

@@ -23,7 +23,7 @@ from turnwire.v1.content_pb2 import (
 )
 from turnwire.v1.item_pb2 import ITEM_STATUS_INCOMPLETE, AdditionalToolsItem, Item, ReasoningItem
 from turnwire.v1.tool_pb2 import FunctionTool, Tool
-from turnwire_server.session.conversation import EMPTY, OpenCalls, item_text, shown_items
+from turnwire_server.session.conversation import EMPTY, OpenCalls, item_text
 
 
 def texts(conversation):
@@ -163,11 +163,3 @@ def test_reasoning_changes_no_facts():
 def test_the_screen_s_state_is_inherited():
     conversation = type(EMPTY)(screen_state=b"seen")
     assert conversation.extended([user("a")]).screen_state == b"seen"
-
-
-def test_a_model_is_not_told_of_items_that_only_offer_tools():
-    tool = Tool(function=FunctionTool(name="f"))
-    offer = Item(additional_tools=AdditionalToolsItem(role="developer", tools=[tool]))
-    said = [user("a"), user("b")]
-    assert shown_items(said) is said
-    assert shown_items([said[0], offer, said[1]]) == said

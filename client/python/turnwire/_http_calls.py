@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import ssl
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
@@ -124,7 +125,7 @@ class HttpCalls:
                 method,
                 self._base + path,
                 params=list(query),
-                data=body,
+                data=None if body is None else io.BytesIO(body),  # aiohttp warns of large bytes
                 headers=headers,
                 timeout=self._timeout,
             ) as answer:

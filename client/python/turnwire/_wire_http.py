@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections import deque
 from collections.abc import Coroutine, Sequence
 
@@ -139,7 +140,7 @@ class HttpWire:
     async def _exchange(self, exchange: _Exchange) -> None:
         async with self._client.post(
             f"{self._target.http_base}/responses",
-            data=exchange.body,
+            data=io.BytesIO(exchange.body),  # aiohttp warns of large bytes
             headers=_HEADERS,
             timeout=self._timeout,
         ) as answer:

@@ -5,6 +5,7 @@ Requests are described by the shapes that check them, answers by the messages th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from google.protobuf.message import Message
@@ -12,7 +13,9 @@ from pydantic.json_schema import models_json_schema
 
 from turnwire._codec.options import descriptor_of
 from turnwire.v1 import (
+    conversation_pb2,
     error_pb2,
+    item_pb2,
     models_service_pb2,
     response_pb2,
     responses_service_pb2,
@@ -28,6 +31,15 @@ _REQUEST = "Request."
 """Before the name of a shape: what may be sent is wider than what comes back."""
 
 _RESPONSE_ID = {"name": "response_id", "in": "path", "required": True, "schema": {"type": "string"}}
+_PAGE = [
+    {"name": name, "in": "query", "required": False, "schema": schema}
+    for name, schema in (
+        ("after", {"type": "string"}),
+        ("limit", {"type": "integer", "minimum": 1, "maximum": 100}),
+        ("order", {"enum": ["asc", "desc"]}),
+    )
+]
+"""Which part of a list is wanted."""
 
 
 def openapi() -> dict[str, Any]:
@@ -81,9 +93,7 @@ def openapi() -> dict[str, Any]:
         "/v1/responses/{response_id}/input_items": {
             "parameters": [
                 _RESPONSE_ID,
-                _query("after", {"type": "string"}),
-                _query("limit", {"type": "integer", "minimum": 1, "maximum": 100}),
-                _query("order", {"enum": ["asc", "desc"]}),
+                *_PAGE,
             ],
             "get": _operation(
                 "List what a stored response was given.",
@@ -104,6 +114,7 @@ def openapi() -> dict[str, Any]:
                 requestBody=_body(shapes.CompactRequest),
             ),
         },
+        **_conversations(answer),
         "/v1/models": {
             "get": _operation("List the models.", answer(models_service_pb2.ListModelsResult)),
         },
@@ -137,12 +148,52 @@ def openapi() -> dict[str, Any]:
     }
 
 
+def _conversations(answer: Callable[[type[Message]], dict[str, Any]]) -> dict[str, Any]:
+    """Return the paths of conversations."""
+    resource = answer(conversation_pb2.ConversationResource)
+    items = answer(conversation_pb2.ConversationItemList)
+    one, item = _path_parameter("conversation_id"), _path_parameter("item_id")
+    return {
+        "/v1/conversations": {
+            "post": _operation(
+                "Make a conversation.",
+                resource,
+                requestBody={**_body(shapes.CreateConversationRequest), "required": False},
+            ),
+        },
+        "/v1/conversations/{conversation_id}": {
+            "parameters": [one],
+            "get": _operation("Return a conversation.", resource),
+            "post": _operation(
+                "Give a conversation other metadata.",
+                resource,
+                requestBody=_body(shapes.UpdateConversationRequest),
+            ),
+            "delete": _operation(
+                "Forget a conversation.", answer(conversation_pb2.ConversationDeletedResource)
+            ),
+        },
+        "/v1/conversations/{conversation_id}/items": {
+            "parameters": [one],
+            "get": _operation("List items.", items, parameters=_PAGE),
+            "post": _operation(
+                "Add items.", items, requestBody=_body(shapes.CreateConversationItemsRequest)
+            ),
+        },
+        "/v1/conversations/{conversation_id}/items/{item_id}": {
+            "parameters": [one, item],
+            "get": _operation("Return an item.", answer(item_pb2.Item)),
+            "delete": _operation("Forget an item.", resource),
+        },
+    }
+
+
+def _path_parameter(name: str) -> dict[str, Any]:
+    return {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+
+
 def _operation(summary: str, responses: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"summary": summary, **more, "responses": responses}
-
-
-def _query(name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    return {"name": name, "in": "query", "required": False, "schema": schema}
 
 
 def _shape(shape: type[shapes.Shape]) -> dict[str, Any]:
@@ -155,7 +206,13 @@ def _body(shape: type[shapes.Shape]) -> dict[str, Any]:
 
 def _shapes() -> dict[str, Any]:
     """Return the schemas of all shapes, by their names in the document."""
-    roots: list[type[shapes.Shape]] = [shapes.ResponseCreate, shapes.CompactRequest]
+    roots: list[type[shapes.Shape]] = [
+        shapes.ResponseCreate,
+        shapes.CompactRequest,
+        shapes.CreateConversationRequest,
+        shapes.UpdateConversationRequest,
+        shapes.CreateConversationItemsRequest,
+    ]
     roots += shapes.CLIENT_EVENTS.values()
     _, found = models_json_schema(
         [(shape, "validation") for shape in roots],

@@ -16,13 +16,22 @@ from pydantic import ValidationError
 
 from turnwire._codec import DecodeError, parse
 from turnwire._codec.errors import kind_of_json, quoted
+from turnwire.v1 import conversation_pb2
 from turnwire.v1.client_event_pb2 import ClientEvent, ResponseCreate, ResponseProcessed
 from turnwire.v1.responses_service_pb2 import CompactRequest
 from turnwire_server.codec import shapes
 from turnwire_server.codec.faults import Fault, fault_of_codec, fault_of_shape
 from turnwire_server.codec.memo import ToolsMemo
 
-__all__ = ["RequestDecoder", "decode_client_event", "decode_compact", "decode_create"]
+__all__ = [
+    "RequestDecoder",
+    "decode_client_event",
+    "decode_compact",
+    "decode_conversation",
+    "decode_conversation_items",
+    "decode_conversation_update",
+    "decode_create",
+]
 
 AnyMessage = TypeVar("AnyMessage", bound=Message)
 
@@ -97,6 +106,43 @@ class RequestDecoder:
         if isinstance(value, Fault):
             return value
         return _decode(shapes.CompactRequest, CompactRequest, value, None, None)
+
+    def conversation(self, data: bytes | str) -> conversation_pb2.CreateConversationRequest | Fault:
+        """Decode the JSON body of `POST /v1/conversations`; none is an empty object."""
+        value = _load(data or b"{}")
+        if isinstance(value, Fault):
+            return value
+        shape, message_type = (
+            shapes.CreateConversationRequest,
+            conversation_pb2.CreateConversationRequest,
+        )
+        return _decode(shape, message_type, value, None, None)
+
+    def conversation_update(
+        self, data: bytes | str
+    ) -> conversation_pb2.UpdateConversationRequest | Fault:
+        """Decode the JSON body of `POST /v1/conversations/{id}`."""
+        value = _load(data)
+        if isinstance(value, Fault):
+            return value
+        shape, message_type = (
+            shapes.UpdateConversationRequest,
+            conversation_pb2.UpdateConversationRequest,
+        )
+        return _decode(shape, message_type, value, None, None)
+
+    def conversation_items(
+        self, data: bytes | str
+    ) -> conversation_pb2.CreateConversationItemsRequest | Fault:
+        """Decode the JSON body of `POST /v1/conversations/{id}/items`."""
+        value = _load(data)
+        if isinstance(value, Fault):
+            return value
+        shape, message_type = (
+            shapes.CreateConversationItemsRequest,
+            conversation_pb2.CreateConversationItemsRequest,
+        )
+        return _decode(shape, message_type, value, None, None)
 
     def _with_tools(
         self,
@@ -217,3 +263,6 @@ _DECODER = RequestDecoder()
 decode_client_event = _DECODER.client_event
 decode_create = _DECODER.create
 decode_compact = _DECODER.compact
+decode_conversation = _DECODER.conversation
+decode_conversation_items = _DECODER.conversation_items
+decode_conversation_update = _DECODER.conversation_update

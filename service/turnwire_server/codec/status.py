@@ -67,6 +67,8 @@ GRPC_STATUS: Mapping[ErrorReason.ValueType, int] = MappingProxyType(
         error_pb2.ERROR_REASON_RESPONSE_ALREADY_COMPLETED: _FAILED_PRECONDITION,
         error_pb2.ERROR_REASON_RESPONSE_NOT_ACTIVE: _FAILED_PRECONDITION,
         error_pb2.ERROR_REASON_SUCCESSOR_CREATION_FAILED: _FAILED_PRECONDITION,
+        error_pb2.ERROR_REASON_CONVERSATION_NOT_FOUND: _NOT_FOUND,
+        error_pb2.ERROR_REASON_CONVERSATION_LOCKED: _ABORTED,
     }
 )
 """The status code for each reason that this version knows."""

@@ -10,6 +10,7 @@ from turnwire_server.session.tokens import TokenIds
 from turnwire_server.session.tools import NO_TOOLS, ToolSet
 
 __all__ = [
+    "ALL_SAMPLING",
     "Constraint",
     "Engine",
     "EngineFailure",
@@ -27,6 +28,10 @@ FinishReason = Literal["stop", "length", "cancelled", "overrun"]
 context is full; cancelled by us; more than `max_pending_tokens` waited unread."""
 
 ConstraintKind = Literal["json_schema", "json_object", "regex", "lark", "ebnf"]
+
+
+ALL_SAMPLING = frozenset({"temperature", "top_p", "presence_penalty", "frequency_penalty"})
+"""Names of the sampling parameters that a create may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,8 @@ class TurnOutline:
     """Text of the last user message, cut to 4,096 characters."""
     script: str = ""
     """Value of the create's `metadata["turnwire.sim"]`, "" when absent: a script's name or text."""
+    task: Literal["turn", "summary"] = "turn"
+    """`summary` when the model is asked to sum the conversation up (a compaction)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +141,8 @@ class EngineInfo:
     """Most prompt plus output tokens."""
     constraints: frozenset[ConstraintKind] = frozenset()
     """Kinds of constraint it enforces."""
+    sampling: frozenset[str] = ALL_SAMPLING
+    """Names of the fields of `Sampling` that it follows, beside `max_tokens`."""
     simulated: bool = False
     """True when no model runs."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from turnwire.v1 import item_pb2
 from turnwire_server.ports.engine import Constraint, FinishReason
@@ -13,6 +13,7 @@ from turnwire_server.session.prompt import Prompt
 from turnwire_server.session.tools import NO_TOOLS, ToolSet
 
 __all__ = [
+    "CountsReasoning",
     "OutputParser",
     "Prompt",
     "RenderFailure",
@@ -23,8 +24,12 @@ __all__ = [
     "ToolForce",
 ]
 
-RerenderReason = Literal["", "first", "instructions", "tools", "model", "template", "store"]
-"""Why more than the new items were rendered: "" it was not; `first`: nothing was there yet."""
+RerenderReason = Literal[
+    "", "first", "instructions", "tools", "model", "template", "store", "compaction", "truncation"
+]
+"""Why more than the new items were rendered: "" it was not; `first`: nothing was there yet.
+
+The last two are the runtime's: a summary, or a part, stands for the whole conversation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,16 @@ class OutputParser(Protocol):
         A character cut in the middle becomes one U+FFFD. A call that is open and not
         complete gets no `CallEnded`.
         """
+        ...
+
+
+@runtime_checkable
+class CountsReasoning(Protocol):
+    """An output parser that knows which ids were reasoning."""
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """How many ids so far gave text of a `ReasoningDelta`, each counted once."""
         ...
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from turnwire.v1 import error_pb2, response_pb2
 from turnwire_server.ports.engine import FinishReason
 from turnwire_server.ports.ledger import UsageRecord
-from turnwire_server.ports.renderer import Rendered
+from turnwire_server.ports.renderer import CountsReasoning, Rendered
 from turnwire_server.ports.store import StoredResponse
 from turnwire_server.runtime.run import TurnRun, terminal_response
 from turnwire_server.runtime.validate import CheckedCreate
@@ -16,14 +16,16 @@ from turnwire_server.session.cache import CachedResponse
 from turnwire_server.session.conversation import Conversation
 from turnwire_server.session.errors import error_code
 from turnwire_server.session.events import Outgoing
+from turnwire_server.session.prompt import Prompt
 from turnwire_server.session.responses import usage_of
 
-__all__ = ["close_record", "commit", "usage"]
+__all__ = ["FLAGGED", "close_record", "commit", "conversation_of", "prompt_of", "usage"]
 
 _log = logging.getLogger("turnwire.runtime")
 
 _NOT_KEPT = "The server could not keep the response."
-_FLAGGED = "The input was refused by a safety check."
+FLAGGED = "The input was refused by a safety check."
+"""What a client is told when the screen does not say it better."""
 _SLOW = "The client did not read the events of this turn fast enough."
 
 
@@ -42,7 +44,12 @@ async def commit(
             events[-1] = run.assembler.fail_instead(code, _NOT_KEPT)
     run.stages.mark("commit")
     if checked.wants_timing:
-        timing = run.stages.timing(rendered, cached=run.cached_tokens, output=len(run.sampled))
+        timing = run.stages.timing(
+            run.whole_prompt,
+            cached=run.cached_tokens,
+            output=run.output_tokens,
+            own=len(rendered.prompt.ids) - run.input_tokens,
+        )
         shown = terminal_response(events[-1])
         assert shown is not None  # the last event is terminal
         shown.turnwire.timing.CopyFrom(timing)
@@ -55,24 +62,24 @@ async def _keep(
 ) -> CachedResponse:
     """Return what continues the turn; it is in the store if it shall outlive the session."""
     services, turn, response = run.services, run.turn, run.assembler.response
-    # A refusal is not what the engine has seen: what follows it is rendered afresh.
-    prompt = (
-        None if run.is_refused else checked.model.renderer.sampled(rendered, run.sampled, finish)
-    )
-    conversation = _screened(run, checked).extended(response.output)
+    prompt = prompt_of(run, checked, rendered, finish)
+    conversation = conversation_of(run, checked)
     if checked.is_stored:
         await services.store.put(
             StoredResponse(
                 response_id=turn.response_id,
                 tenant=run.tenant,
                 response=response.SerializeToString(),
-                input_items=tuple(item.SerializeToString() for item in checked.items),
+                input_items=tuple(item.SerializeToString() for item in run.given),
                 conversation=conversation,
                 prompt=prompt,
                 created_at=response.created_at.seconds,
                 expires_at=services.clock.wall() + services.settings.response_ttl_s,
             )
         )
+    if run.record is not None:
+        added = (*run.given, *response.output)
+        await services.conversations.add(run.record, added, conversation, prompt)
     return CachedResponse(
         response_id=turn.response_id,
         conversation=conversation,
@@ -80,6 +87,24 @@ async def _keep(
         lane=turn.lane,
         warm_up=checked.is_warm_up,
     )
+
+
+def prompt_of(
+    run: TurnRun, checked: CheckedCreate, rendered: Rendered, finish: FinishReason
+) -> Prompt | None:
+    """Return the ids of everything so far, None where they are not what was said.
+
+    A refusal is not what the engine has seen, and a turn that was cut off may have sampled more
+    than it said: what follows is rendered afresh.
+    """
+    if run.is_refused or not run.is_exact:
+        return None
+    return checked.model.renderer.sampled(rendered, run.sampled, finish)
+
+
+def conversation_of(run: TurnRun, checked: CheckedCreate) -> Conversation:
+    """Return the conversation with the output since the newest input."""
+    return _screened(run, checked).extended(run.assembler.round_output)
 
 
 def _screened(run: TurnRun, checked: CheckedCreate) -> Conversation:
@@ -96,15 +121,21 @@ def _screened(run: TurnRun, checked: CheckedCreate) -> Conversation:
 
 def usage(run: TurnRun) -> response_pb2.Usage:
     """Return what the turn used so far."""
-    reasoning = "".join(run.reasoning)
-    output_tokens = len(run.sampled)
+    output_tokens, spent = run.output_tokens, run.spent
     return usage_of(
-        input_tokens=run.input_tokens,
-        cached_tokens=run.cached_tokens,
-        output_tokens=output_tokens,
-        # Counted as text: a token may hold the end of a thought and the start of the answer.
-        reasoning_tokens=min(run.renderer.count(reasoning), output_tokens) if reasoning else 0,
+        input_tokens=run.input_tokens - run.unread_tokens + spent.input_tokens,
+        cached_tokens=run.cached_tokens + spent.cached_tokens,
+        output_tokens=output_tokens + spent.output_tokens,
+        reasoning_tokens=min(_reasoning_tokens(run), output_tokens) + spent.reasoning_tokens,
     )
+
+
+def _reasoning_tokens(run: TurnRun) -> int:
+    """Return how many of the sampled ids were reasoning; an estimate where no parser counts."""
+    if not run.reasoning:
+        return 0
+    counts = [each.reasoning_tokens for each in run.parsers if isinstance(each, CountsReasoning)]
+    return sum(counts) if counts else run.renderer.count("".join(run.reasoning))
 
 
 def close_record(run: TurnRun) -> None:
@@ -122,11 +153,13 @@ def _terminal(run: TurnRun, checked: CheckedCreate, finish: FinishReason) -> lis
         return assembler.refuse(_refusal(run), used, completed_at=now)
     if run.verdict is not None and not run.verdict.allowed:
         code = error_code(error_pb2.ERROR_REASON_INVALID_PROMPT)
-        return assembler.fail(code, run.verdict.refusal or _FLAGGED, used)
+        return assembler.fail(code, run.verdict.refusal or FLAGGED, used)
     if run.turn.is_cancelled:
         return assembler.cancelled(used)
+    if run.cut_reason is not None:
+        return assembler.incomplete(run.cut_reason, used)
     match finish:
-        case "stop" if checked.is_warm_up:
+        case "stop" if checked.is_warm_up or checked.is_compaction:
             return assembler.complete_warm_up(used, completed_at=now)
         case "stop":
             return assembler.complete(used, completed_at=now)
@@ -142,7 +175,7 @@ def _terminal(run: TurnRun, checked: CheckedCreate, finish: FinishReason) -> lis
 
 def _refusal(run: TurnRun) -> str:
     assert run.verdict is not None  # it refused
-    return run.verdict.refusal or _FLAGGED
+    return run.verdict.refusal or FLAGGED
 
 
 def _usage_record(run: TurnRun, response: response_pb2.Response) -> UsageRecord:

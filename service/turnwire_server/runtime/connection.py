@@ -7,6 +7,8 @@ connection is over. The connection owns its turns' tasks: none outlives `run`.
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from turnwire_server.runtime.services import Services
 
 __all__ = ["Connection", "Ending", "KeepaliveMode", "Wire"]
+
+_log = logging.getLogger("turnwire.runtime")
 
 Wire = Literal["grpc", "websocket", "http", "memory"]
 KeepaliveMode = Literal["event", "in_progress", "off"]
@@ -110,7 +114,8 @@ class Connection:
     def half_close(self) -> None:
         """Take no more events; `run` returns when all that is queued is finished."""
         self._is_half_closed = True
-        self._end_if_finished()
+        self.session.close_input()
+        self._pull()
 
     def disconnect(self) -> None:
         """The peer is gone: every engine is told before this returns."""
@@ -148,14 +153,21 @@ class Connection:
                 self.disconnect()
             await self._finish_turns()
             self._outbox.close()
-            await writer
+            # A slow reader gets what it asked for; one that is sent away is not waited for long.
+            patience = None if self._over.result().reason == "finished" else _CLEANUP_S
+            await asyncio.wait((writer,), timeout=patience)
+            if writer.done():
+                writer.result()
             return self._over.result()
         finally:
             watch.cancel()
             if not writer.done() or self._tasks:  # cancelled, before or while the turns ended
                 self.disconnect()
                 await self._finish_turns()
-            await asyncio.wait((watch, writer))
+            await asyncio.wait((watch, writer), timeout=_CLEANUP_S)
+            if not writer.done():  # in a write that does not end, though the peer is gone
+                writer.cancel()
+                await asyncio.wait((writer,))
             self.session.forget()
             self._services.forget(self)
 
@@ -164,27 +176,42 @@ class Connection:
             _, late = await asyncio.wait(self._tasks, timeout=_CLEANUP_S)
             for task in late:
                 task.cancel()
+            if late:
+                _log.error("turns did not end session_id=%s turns=%d", self.session.id, len(late))
+                await asyncio.wait(late)
+                for run in list(self._runs.values()):
+                    run.abandon()
 
     # Private.
 
-    def _pull(self) -> None:
-        """Do what the session decided."""
+    def _pull(self, ended: TurnRun | None = None) -> None:
+        """Do what the session decided; `ended` is the turn whose end it decided about."""
         for turn in self.session.turns_to_cancel():
             run = self._runs.get(turn.response_id)
             if run is not None:
                 run.stop()
+        for turn in self.session.turns_to_wake():
+            self._runs[turn.response_id].wake()
         for event in self.session.events_to_send():
-            if event.WhichOneof("event") == "response_steer_failed":
-                self._number(event)
+            self._number(event, ended)
             self._outbox.send(event)
         for turn in self.session.turns_to_start():
             self._start(turn)
         self._end_if_finished()
 
-    def _number(self, event: server_event_pb2.ServerEvent) -> None:
-        """Give the answer to a steer a number of its target's sequence, if that is open."""
-        run = self._runs.get(event.response_steer_failed.steer.previous_response_id)
-        if run is not None and run.has_begun and run.assembler.is_open:
+    def _number(self, event: server_event_pb2.ServerEvent, ended: TurnRun | None) -> None:
+        """Give the answer to a steer a number of its target's sequence.
+
+        That of an answer which comes later than the target's end stays 0.
+        """
+        arm = event.WhichOneof("event") or ""
+        if not arm.startswith("response_steer_"):
+            return
+        target_id = getattr(event, arm).steer.previous_response_id
+        run = self._runs.get(target_id)
+        if run is None and ended is not None and ended.turn.response_id == target_id:
+            run = ended
+        if run is not None and run.has_begun:
             run.assembler.number(event)
 
     def _start(self, turn: Turn) -> None:
@@ -206,7 +233,7 @@ class Connection:
     def _turn_over(self, run: TurnRun) -> None:
         del self._runs[run.turn.response_id]
         del self._services.running[run.turn.response_id]
-        self._pull()
+        self._pull(run)
 
     def _end_if_finished(self) -> None:
         if self._is_half_closed and self.session.is_idle and not self._over.done():
@@ -223,10 +250,11 @@ class Connection:
         """Keep the connection alive and end it when it is too old."""
         settings, clock = self._services.settings, self._services.clock
         beat = min(settings.keepalive_s, self._heartbeat_s)
-        too_old_at = self._started_at + settings.connection_age_s
+        age = settings.connection_age_s if self._is_persistent else math.inf
+        too_old_at = self._started_at + age
         while not self._over.done():
             now = clock.monotonic()
-            if self._is_persistent and now >= too_old_at:
+            if now >= too_old_at:
                 return await self._grow_too_old()
             await clock.sleep(min(beat / 3, max(too_old_at - now, 0.001)))
             now = clock.monotonic()

@@ -22,6 +22,8 @@ class ServedModel:
     renderer: Renderer
     created_at: int = 0
     """Unix seconds when it was loaded."""
+    takes_steers: bool = True
+    """Whether its responses may be steered."""
 
     def message(self) -> models_service_pb2.Model:
         """Return the public form."""

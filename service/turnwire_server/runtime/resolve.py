@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from turnwire.v1 import error_pb2
+from turnwire_server.ports.conversations import StoredConversation
 from turnwire_server.ports.store import ResponseStore
+from turnwire_server.runtime.conversations import Conversations, conversation_id_of
 from turnwire_server.session.conversation import EMPTY, Conversation
 from turnwire_server.session.errors import Rejection, quoted
 from turnwire_server.session.prompt import Prompt
@@ -20,6 +22,13 @@ class Parent:
 
     conversation: Conversation = EMPTY
     prompt: Prompt | None = None
+    record: StoredConversation | None = None
+    """The conversation that the turn names and adds to."""
+
+    @classmethod
+    def of(cls, record: StoredConversation) -> Parent:
+        """Return the parent of a turn that names a conversation."""
+        return cls(record.context, record.prompt, record)
 
 
 def not_found(response_id: str) -> Rejection:
@@ -31,14 +40,23 @@ def not_found(response_id: str) -> Rejection:
     )
 
 
-async def resolve_parent(turn: Turn, store: ResponseStore, tenant: str) -> Parent | Rejection:
-    """Return the parent of a turn; an empty one when it starts a conversation."""
+async def resolve_parent(
+    turn: Turn, store: ResponseStore, conversations: Conversations, tenant: str
+) -> Parent | Rejection:
+    """Return the parent of a turn; an empty one when it starts a conversation.
+
+    A conversation that the turn names is claimed for it.
+    """
     parent_id = turn.previous_response_id
     if parent_id is None:
-        return Parent()
+        conversation_id = conversation_id_of(turn.create)
+        if not conversation_id:
+            return Parent()
+        record = await conversations.claim(conversation_id, tenant=tenant)
+        return record if isinstance(record, Rejection) else Parent.of(record)
     if turn.parent is not None:  # pinned when the create was enqueued
         return Parent(turn.parent.conversation, turn.parent.prompt)
-    record = await store.get(parent_id, tenant=tenant)
-    if record is None:
+    stored = await store.get(parent_id, tenant=tenant)
+    if stored is None:
         return not_found(parent_id)
-    return Parent(record.conversation, record.prompt)
+    return Parent(stored.conversation, stored.prompt)

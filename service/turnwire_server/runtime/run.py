@@ -5,21 +5,26 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from turnwire.v1 import response_pb2, server_event_pb2
+from turnwire.v1 import item_pb2, response_pb2, server_event_pb2
+from turnwire_server.ports.conversations import StoredConversation
 from turnwire_server.ports.engine import Generation
-from turnwire_server.ports.renderer import Rendered, Renderer
+from turnwire_server.ports.renderer import OutputParser, Rendered, Renderer
 from turnwire_server.ports.screen import Verdict
 from turnwire_server.runtime.outbox import Outbox
 from turnwire_server.runtime.screening import Screening
+from turnwire_server.runtime.spent import Spent
 from turnwire_server.runtime.stages import Stages
+from turnwire_server.runtime.validate import CheckedCreate
 from turnwire_server.session.assembly import ResponseAssembler
 from turnwire_server.session.cache import CachedResponse
 from turnwire_server.session.errors import Rejection
 from turnwire_server.session.events import Outgoing
 from turnwire_server.session.output import OutputPiece, ReasoningDelta
 from turnwire_server.session.session import Session
+from turnwire_server.session.steering import refusal_events
 from turnwire_server.session.turns import Turn
 
 if TYPE_CHECKING:
@@ -62,7 +67,27 @@ class TurnRun:
         self._on_over = on_over
         self.stages = Stages(services.clock, turn.received_at)
         self.sampled: array[int] = array("I")
-        """Ids that the model sampled, in order."""
+        """Ids that the model sampled since the newest input, in order."""
+        self.sampled_before = 0
+        """How many it had sampled when a rollout was resumed last."""
+        self.is_exact = True
+        """Whether the sampled ids are what was said, no more and no less."""
+        self.is_steered = False
+        """Whether the turn ends with the item that was open when it was steered."""
+        self.ends_with_item = False
+        """Whether the sampled ids of a steered turn end where an item does."""
+        self.cut_reason: str | None = None
+        """Why the response ends incomplete, if it was cut off."""
+        self.given: tuple[item_pb2.Item, ...] = ()
+        """All input items, those that were appended too."""
+        self.record: StoredConversation | None = None
+        """The conversation that the turn has claimed."""
+        self.parsers: list[OutputParser] = []
+        """What read the output, one per generation."""
+        self.spent = Spent()
+        """What its compaction used."""
+        self.unread_tokens = 0
+        """Tokens of the prompt that no engine reads."""
         self.reasoning: list[str] = []
         """Deltas of reasoning."""
         self.cached_tokens = 0
@@ -80,8 +105,10 @@ class TurnRun:
         """Resolved with the final response when the turn is over, with None when refused."""
         self._assembler: ResponseAssembler | None = None
         self._renderer: Renderer | None = None
+        self._first: Rendered | None = None
         self._rendered: Rendered | None = None
         self._generation: Generation | None = None
+        self._news = asyncio.Event()
 
     @property
     def log_ids(self) -> str:
@@ -127,20 +154,65 @@ class TurnRun:
         return self._renderer
 
     @property
+    def is_first_round(self) -> bool:
+        """Whether nothing was appended yet."""
+        return self._rendered is self._first
+
+    @property
     def input_tokens(self) -> int:
-        """Tokens of the prompt, which there is after `begin`."""
-        assert self._rendered is not None
-        return len(self._rendered.prompt.ids)
+        """Tokens of the newest prompt that the response did not sample itself; after `begin`."""
+        assert self._rendered is not None and self._first is not None
+        given = len(self._rendered.prompt.ids) - self.sampled_before
+        return max(given, len(self._first.prompt.ids))  # a template may drop what was sampled
+
+    @property
+    def output_tokens(self) -> int:
+        """Tokens that the response sampled."""
+        return self.sampled_before + len(self.sampled)
 
     def begin(
-        self, response: response_pb2.Response, renderer: Renderer, rendered: Rendered
+        self, response: response_pb2.Response, checked: CheckedCreate, rendered: Rendered
     ) -> None:
         """Queue the first events of the response, whose prompt is `rendered`."""
-        self._renderer, self._rendered = renderer, rendered
+        self._renderer, self.given = checked.model.renderer, checked.items
+        self._first = self._rendered = self.whole_prompt = rendered
         self._assembler = ResponseAssembler(
-            response, stream_id=self.turn.lane, new_id=self.services.new_id
+            response,
+            stream_id=self.turn.lane,
+            new_id=self.services.new_id,
+            seal_reasoning=self.services.seal_reasoning if checked.wants_sealed_reasoning else None,
+            summarizes_reasoning=self.services.settings.compat.reasoning_events == "summary",
         )
+        self.turn.begin(takes_steers=checked.takes_steers)
         self.send(self._assembler.begin())
+
+    def compacted(self, rendered: Rendered, *, is_read: bool) -> None:
+        """Let the response go on behind its compaction.
+
+        Args:
+            rendered: The prompt that stands in the place of the one it began with.
+            is_read: Whether an engine will read it; else its tokens do not count.
+        """
+        self.unread_tokens = 0 if is_read else len(rendered.prompt.ids)
+        self._first = self._rendered = rendered
+        self.whole_prompt = replace(
+            rendered, rendered_tokens=self.whole_prompt.rendered_tokens + rendered.rendered_tokens
+        )
+
+    def go_on(self, rendered: Rendered, items: tuple[item_pb2.Item, ...]) -> None:
+        """Let the response go on behind `items`, which were appended; its prompt is `rendered`."""
+        self.assembler.resume()
+        self.given += items
+        self.sampled_before += len(self.sampled)
+        self.sampled = array("I")
+        self.is_exact, self.is_steered = True, False
+        self._rendered = rendered
+        self.whole_prompt = replace(
+            self.whole_prompt,
+            prompt=rendered.prompt,
+            rendered_tokens=self.whole_prompt.rendered_tokens + rendered.rendered_tokens,
+            rerender_reason=self.whole_prompt.rerender_reason or rendered.rerender_reason,
+        )
 
     def start(self, generation: Generation) -> None:
         """Take the generation; a turn that was cancelled meanwhile cancels it at once."""
@@ -158,13 +230,32 @@ class TurnRun:
         self.stop_engine()
         if self.screening is not None:
             self.screening.stop()
+        self.wake()
+
+    def cut_off(self, reason: str) -> None:
+        """Stop the engine and let the response end incomplete, for `reason`."""
+        self.cut_reason = reason
+        self.stop_engine()
+
+    def wake(self) -> None:
+        """Let the turn look whether it must wait any longer."""
+        self._news.set()
+
+    async def woken(self) -> None:
+        """Wait for `wake`."""
+        self._news.clear()
+        await self._news.wait()
 
     def say(self, pieces: Sequence[OutputPiece]) -> bool:
         """Queue the events of what the model said; return whether there is room for more."""
         for piece in pieces:
             if isinstance(piece, ReasoningDelta):
                 self.reasoning.append(piece.text)
-        return self.send(self.assembler.add(pieces))
+        has_room = self.send(self.assembler.add(pieces))
+        if self.assembler.has_dropped:
+            self.is_exact = False
+            self.cut_off("steered")
+        return has_room
 
     def send(self, events: Sequence[Outgoing]) -> bool:
         """Queue events; return whether there is room for more."""
@@ -176,9 +267,8 @@ class TurnRun:
         return has_room
 
     def refuse(self, rejection: Rejection) -> None:
-        """End the turn by an `error` event: nothing began."""
-        error = rejection.event(self.turn.lane, self.turn.event_id)
-        self._finish(None, [error], None)
+        """End the turn by its refusal, an `error` event mostly: nothing began."""
+        self._finish(None, refusal_events(self.turn, rejection), None)
 
     def end(self, outcome: CachedResponse | None, events: Sequence[Outgoing]) -> None:
         """End the turn.
@@ -201,8 +291,22 @@ class TurnRun:
         try:
             self.send(events)
         finally:  # a lane must not stand still for an event that cannot be encoded
-            self.over.set_result(response)
+            self._release()
+            if not self.over.done():  # whoever waited for it may have cancelled it
+                self.over.set_result(response)
             self._on_over(self)
+
+    def abandon(self) -> None:
+        """Note that the turn will never end by itself: its task was cancelled."""
+        self.is_over = True
+        self._release()
+        if not self.over.done():
+            self.over.set_result(None)
+        self._on_over(self)
+
+    def _release(self) -> None:
+        if self.record is not None:
+            self.services.conversations.release(self.record)
 
     def keepalive(self, *, as_in_progress: bool) -> None:
         """Queue a sign of life, if the response is open."""

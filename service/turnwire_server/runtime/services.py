@@ -7,18 +7,24 @@ import secrets
 from collections.abc import Callable, Sequence
 
 from turnwire.v1 import error_pb2
+from turnwire_server.adapters.sealing import RingSealer
+from turnwire_server.adapters.stores.conversations import MemoryConversationStore
 from turnwire_server.ports.clock import Clock
+from turnwire_server.ports.conversations import ConversationStore
 from turnwire_server.ports.ledger import Ledger
 from turnwire_server.ports.screen import Screen
+from turnwire_server.ports.sealer import SealBroken, Sealer
 from turnwire_server.ports.store import ResponseStore
 from turnwire_server.runtime.afterwork import AfterWork
 from turnwire_server.runtime.connection import Connection, KeepaliveMode, Wire
+from turnwire_server.runtime.conversations import Conversations
 from turnwire_server.runtime.outbox import Sink
 from turnwire_server.runtime.registry import ModelRegistry
 from turnwire_server.runtime.run import TurnRun
 from turnwire_server.runtime.settings import RuntimeSettings
 from turnwire_server.runtime.validate import Validator
 from turnwire_server.session.errors import Rejection
+from turnwire_server.session.sealed import COMPACTION, REASONING, Compacted
 
 __all__ = ["DEFAULT_TENANT", "Services", "random_id"]
 
@@ -42,9 +48,23 @@ class Services:
         clock: Clock,
         settings: RuntimeSettings,
         screen: Screen | None = None,
+        sealer: Sealer | None = None,
+        conversations: ConversationStore | None = None,
         new_id: Callable[[str], str] = random_id,
     ) -> None:
-        """Put the parts together; `start` must be called before the first connection."""
+        """Put the parts together; `start` must be called before the first connection.
+
+        Args:
+            models: The models.
+            store: Keeps responses.
+            ledger: Keeps usage.
+            clock: Time.
+            settings: Bounds and choices.
+            screen: Judges input, None for no screen.
+            sealer: Seals what clients keep for us, None for a key that dies with the process.
+            conversations: Keeps conversations, None for in memory.
+            new_id: Returns a new id with the given prefix.
+        """
         self.models = models
         self.store = store
         self.ledger = ledger
@@ -53,7 +73,21 @@ class Services:
         self.screen = screen
         self.new_id = new_id
         self.afterwork = AfterWork()
-        self.validator = Validator(models, new_id, strict_content=settings.session.strict_content)
+        self.sealer: Sealer = sealer or RingSealer([secrets.token_bytes(32)])
+        self.validator = Validator(
+            models,
+            new_id,
+            strict_content=settings.session.strict_content,
+            unseal=self.unseal,
+            prompts=settings.prompts,
+        )
+        self.conversations = Conversations(
+            conversations or MemoryConversationStore(),
+            clock,
+            new_id,
+            unseal=self.unseal,
+            strict_content=settings.session.strict_content,
+        )
         self.accepting = False
         """Whether new work is wanted: what `/readyz` says."""
         self.running: dict[str, tuple[Connection, TurnRun]] = {}
@@ -80,6 +114,22 @@ class Services:
         for model in self.models.models:
             await model.engine.close()
         await self.store.close()
+        await self.conversations.close()
+
+    def seal_reasoning(self, text: str) -> str:
+        """Return the `encrypted_content` of a reasoning item."""
+        return self.sealer.seal(REASONING, text.encode())
+
+    def seal_compaction(self, compacted: Compacted) -> str:
+        """Return the `encrypted_content` of a compaction item."""
+        return self.sealer.seal(COMPACTION, compacted.payload())
+
+    def unseal(self, kind: str, text: str) -> bytes | None:
+        """Return what was sealed, None when `text` is not one of ours."""
+        try:
+            return self.sealer.open(kind, text)
+        except SealBroken:
+            return None
 
     def authorize(self, token: str | None) -> str | Rejection:
         """Return the tenant that `token` stands for; every key is compared, in constant time."""

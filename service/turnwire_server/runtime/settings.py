@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from turnwire_server.runtime.prompts import StoredPrompt
 from turnwire_server.session.settings import SessionSettings
 
 __all__ = ["OutboxSettings", "RuntimeSettings"]
@@ -25,11 +26,34 @@ class OutboxSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class CompactionSettings:
+    """Bounds of a compaction."""
+
+    max_summary_tokens: int = 2048
+    """Most tokens of a summary; a longer one is cut."""
+    max_request_chars: int = 16_384
+    """Most characters of the user's latest request that are kept word for word."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompatSettings:
+    """Where public dialects differ."""
+
+    reasoning_events: Literal["openai", "summary"] = "openai"
+    """How reasoning is shown: `openai` as raw text (`response.reasoning_text.*`), `summary` as a
+    summary (`response.reasoning_summary_text.*`), which strict clients of every dialect know."""
+
+
+@dataclass(frozen=True, slots=True)
 class RuntimeSettings:
     """Settings of the services that all connections share."""
 
     session: SessionSettings = field(default_factory=SessionSettings)
     outbox: OutboxSettings = field(default_factory=OutboxSettings)
+    compaction: CompactionSettings = field(default_factory=CompactionSettings)
+    compat: CompatSettings = field(default_factory=CompatSettings)
+    prompts: tuple[StoredPrompt, ...] = ()
+    """Prompt templates that creates may name."""
     max_message_bytes: int = 64 * 1024 * 1024
     """Largest message of a client on any transport, after decompression."""
     auth_keys: tuple[str, ...] = ()
@@ -38,6 +62,8 @@ class RuntimeSettings:
     """Age from which on a connection takes no more creates."""
     age_grace_s: float = 30.0
     """How long running turns may go on after that."""
+    append_timeout_s: float = 600.0
+    """How long a paused rollout waits for what is appended; then it ends incomplete."""
     keepalive_s: float = 30.0
     """Silence inside a turn after which a data-level sign of life is sent."""
     keepalive: Literal["event", "in_progress", "off"] = "event"

@@ -26,8 +26,21 @@ class Stages:
         self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last
         self._last = now
 
-    def timing(self, rendered: Rendered, *, cached: int, output: int) -> response_pb2.Timing:
-        """Return the public form, with the token counts of the turn."""
+    def skip(self) -> None:
+        """Leave out the time since the last mark: it was the client's own."""
+        self._last = self._clock.monotonic()
+
+    def timing(
+        self, rendered: Rendered, *, cached: int, output: int, own: int = 0
+    ) -> response_pb2.Timing:
+        """Return the public form, with the token counts of the turn.
+
+        Args:
+            rendered: What was rendered in all.
+            cached: Tokens of the prompt that the engine had cached.
+            output: Tokens that were sampled.
+            own: Tokens of the prompt that the response sampled itself.
+        """
         seconds = self.seconds
         timing = response_pb2.Timing(
             overhead_ms=sum(seconds.values()) * 1e3
@@ -37,7 +50,7 @@ class Stages:
         for stage in _STAGES:
             setattr(timing, f"{stage}_ms", seconds.get(stage, 0.0) * 1e3)
         tokens = timing.tokens
-        tokens.input = len(rendered.prompt.ids)
+        tokens.input = len(rendered.prompt.ids) - own
         tokens.rendered = rendered.rendered_tokens
         # When the head was rendered again, what the client sent are the tokens behind it.
         head = rendered.prompt.head_length if rendered.rerender_reason else 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
 
 from turnwire.v1 import (
     client_event_pb2,
@@ -12,16 +12,24 @@ from turnwire.v1 import (
     response_pb2,
     responses_service_pb2,
 )
-from turnwire_server.ports.renderer import RenderFailure
+from turnwire_server.ports.engine import EngineFailure
+from turnwire_server.ports.ledger import UsageRecord
+from turnwire_server.ports.screen import Verdict
 from turnwire_server.ports.store import StoredResponse
+from turnwire_server.runtime.commit import FLAGGED
+from turnwire_server.runtime.compaction import CompactionPlan, plan_summary, write_summary
+from turnwire_server.runtime.conversations import conversation_id_of
+from turnwire_server.runtime.paging import PageRequest, page_of
+from turnwire_server.runtime.prepare import Ready, prepare
 from turnwire_server.runtime.resolve import Parent, not_found
+from turnwire_server.runtime.screening import Screening
 from turnwire_server.runtime.services import Services
+from turnwire_server.runtime.spent import Spent
 from turnwire_server.session.errors import Rejection, quoted
+from turnwire_server.session.responses import usage_of
+from turnwire_server.session.sealed import Compacted
 
 __all__ = ["UnaryApi"]
-
-_MAX_LIMIT = 100
-_DEFAULT_LIMIT = 20
 
 
 class UnaryApi:
@@ -52,7 +60,7 @@ class UnaryApi:
         if running is not None and running[1].tenant == tenant:
             connection, run = running
             connection.cancel(response_id)
-            response = await run.over
+            response = await asyncio.shield(run.over)
             if response is not None:
                 return response
         return await self.get(response_id, tenant=tenant)
@@ -61,45 +69,102 @@ class UnaryApi:
         self, request: responses_service_pb2.ListInputItemsRequest, *, tenant: str
     ) -> responses_service_pb2.ListInputItemsResult | Rejection:
         """List the items that a stored response was given."""
-        limit = request.limit if request.HasField("limit") else _DEFAULT_LIMIT
-        if not 1 <= limit <= _MAX_LIMIT:
-            return _invalid("limit", f"limit must be from 1 to {_MAX_LIMIT}.")
-        order = request.order or "desc"
-        if order not in ("asc", "desc"):
-            return _invalid("order", "order must be 'asc' or 'desc'.")
         record = await self._find(request.response_id, tenant)
         if isinstance(record, Rejection):
             return record
-        items = [item_pb2.Item.FromString(encoded) for encoded in record.input_items]
-        if order == "desc":
-            items.reverse()
-        start = 0
-        if request.after:
-            ids = _ids(items)
-            if request.after not in ids:
-                return _invalid("after", f"No item has the id {quoted(request.after)}.")
-            start = ids.index(request.after) + 1
-        page = items[start : start + limit]
-        ids = _ids(page)
+        limit = request.limit if request.HasField("limit") else None
+        page = page_of(record.input_items, PageRequest(request.after, limit, request.order))
+        if isinstance(page, Rejection):
+            return page
         return responses_service_pb2.ListInputItemsResult(
             object="list",
-            data=page,
-            first_id=ids[0] if ids else None,
-            last_id=ids[-1] if ids else None,
-            has_more=start + limit < len(items),
+            data=page.items,
+            first_id=page.first_id,
+            last_id=page.last_id,
+            has_more=page.has_more,
         )
 
     async def count_input_tokens(
         self, create: client_event_pb2.ResponseCreate, *, tenant: str
     ) -> responses_service_pb2.CountInputTokensResult | Rejection:
         """Count the tokens of the whole prompt that `create` would have."""
+        ready = await self._ready(create, tenant)
+        if isinstance(ready, Rejection):
+            return ready
+        return responses_service_pb2.CountInputTokensResult(
+            object="response.input_tokens", input_tokens=len(ready.rendered.prompt.ids)
+        )
+
+    async def compact(
+        self, request: responses_service_pb2.CompactRequest, *, tenant: str
+    ) -> responses_service_pb2.CompactResult | Rejection:
+        """Let the model sum a conversation up; the result is the input of a new chain.
+
+        Cancelling it cancels the generation.
+        """
+        services = self._services
+        create = _create_of(request)
+        ready = await self._ready(create, tenant)
+        if isinstance(ready, Rejection):
+            return ready
+        plan = plan_summary(ready, services.settings.compaction)
+        if isinstance(plan, Rejection):
+            return plan
+        result_id, spent = services.new_id("resp_"), Spent()
+        created_at = services.clock.wall()
+        services.ledger.open(result_id, tenant, create.model, created_at)
+        status = "failed"
+        try:
+            outcome = await self._summary(plan, result_id, spent)
+            status = "completed" if isinstance(outcome, str) else "failed"
+        except asyncio.CancelledError:
+            status = "cancelled"
+            raise
+        finally:
+            record = _record(result_id, tenant, create.model, status, spent, created_at)
+            services.afterwork.add(
+                lambda: services.ledger.close_record(record), response_id=result_id
+            )
+        if isinstance(outcome, Rejection):
+            return outcome
+        sealed = services.seal_compaction(Compacted(outcome))
+        result = responses_service_pb2.CompactResult(
+            id=result_id,
+            object="response.compaction",
+            output=[
+                item
+                for item in ready.checked.conversation.items()
+                if item.WhichOneof("item") == "message" and item.message.role == "user"
+            ],
+            usage=usage_of(
+                input_tokens=spent.input_tokens,
+                cached_tokens=spent.cached_tokens,
+                output_tokens=spent.output_tokens,
+                reasoning_tokens=spent.reasoning_tokens,
+            ),
+        )
+        result.created_at.seconds = created_at
+        compaction = result.output.add().compaction
+        compaction.id, compaction.encrypted_content = services.new_id("cmp_"), sealed
+        return result
+
+    async def _ready(
+        self, create: client_event_pb2.ResponseCreate, tenant: str
+    ) -> Ready | Rejection:
+        """Return the prompt that `create` would have."""
+        services = self._services
         parent = Parent()
         if create.previous_response_id:
-            record = await self._services.store.get(create.previous_response_id, tenant=tenant)
+            record = await services.store.get(create.previous_response_id, tenant=tenant)
             if record is None:
                 return not_found(create.previous_response_id)
             parent = Parent(record.conversation, record.prompt)
-        checked = self._services.validator.check(
+        elif conversation_id := conversation_id_of(create):
+            found = await services.conversations.find(conversation_id, tenant=tenant)
+            if isinstance(found, Rejection):
+                return found
+            parent = Parent.of(found)
+        checked = services.validator.check(
             create,
             parent,
             find_item=lambda _: None,
@@ -107,35 +172,45 @@ class UnaryApi:
             is_persistent=False,
             is_warm_up=False,
         )
-        if isinstance(checked, Rejection):
-            return checked
-        try:
-            rendered = checked.model.renderer.render(checked.render_request(parent))
-        except RenderFailure as failure:
-            return Rejection(error_pb2.ERROR_REASON_INVALID_PROMPT, str(failure), param="input")
-        return responses_service_pb2.CountInputTokensResult(
-            object="response.input_tokens", input_tokens=len(rendered.prompt.ids)
-        )
+        return checked if isinstance(checked, Rejection) else prepare(checked, parent)
 
-    async def compact(
-        self, request: responses_service_pb2.CompactRequest, *, tenant: str
-    ) -> responses_service_pb2.CompactResult | Rejection:
-        """Refuse: compaction is not there yet. What is missing in the request is said first."""
-        del tenant
-        if not request.model:
-            return Rejection(
-                error_pb2.ERROR_REASON_MISSING_REQUIRED_PARAMETER,
-                "Missing required parameter: 'model'.",
-                param="model",
+    async def _summary(self, plan: CompactionPlan, result_id: str, spent: Spent) -> str | Rejection:
+        """Return what the model writes, unless the screen refuses what it shall sum up."""
+        services, checked = self._services, plan.checked
+        engine = checked.model.engine
+        request = plan.engine_request(result_id, result_id, services.settings.max_pending_tokens)
+        generation = engine.generate(request)
+        screening: Screening | None = None
+        if services.screen is not None:
+            conversation = checked.conversation
+            unscreened = [item_pb2.Item.FromString(one) for one in conversation.unscreened]
+            check = services.screen.check(
+                conversation.screen_state,
+                checked.shown((*unscreened, *checked.items)),
+                instructions=checked.create.instructions,
             )
-        model = self._services.models.find(request.model)
-        if isinstance(model, Rejection):
-            return model
-        return Rejection(
-            error_pb2.ERROR_REASON_UNSUPPORTED_VALUE,
-            "This server does not compact conversations yet.",
-            param="model",
-        )
+            screening = Screening(check, on_refusal=generation.cancel)
+        verdict: Verdict | None = None
+
+        async def may_go_on() -> bool:
+            nonlocal verdict
+            if screening is None:
+                return True
+            verdict = await screening.verdict()
+            return verdict is not None and verdict.allowed
+
+        try:
+            summary = await write_summary(generation, plan, spent, may_go_on=may_go_on)
+        finally:
+            if screening is not None:
+                screening.stop()
+        if summary is not None:
+            return summary
+        if verdict is not None and not verdict.allowed:
+            return Rejection(
+                error_pb2.ERROR_REASON_INVALID_PROMPT, verdict.refusal or FLAGGED, param="input"
+            )
+        raise EngineFailure("the engine stopped a summary")
 
     def list_models(self) -> models_service_pb2.ListModelsResult:
         """List the models by name."""
@@ -153,8 +228,34 @@ class UnaryApi:
         return record if record is not None else _unknown(response_id)
 
 
-def _ids(items: Sequence[item_pb2.Item]) -> list[str]:
-    return [getattr(item, item.WhichOneof("item") or "").id for item in items]
+def _create_of(request: responses_service_pb2.CompactRequest) -> client_event_pb2.ResponseCreate:
+    """Return the create whose conversation a request wants to be shorter."""
+    create = client_event_pb2.ResponseCreate(store=False)
+    if request.HasField("model"):
+        create.model = request.model
+    if request.HasField("input"):
+        create.input.CopyFrom(request.input)
+    if request.previous_response_id:
+        create.previous_response_id = request.previous_response_id
+    if request.HasField("instructions"):
+        create.instructions = request.instructions
+    return create
+
+
+def _record(
+    result_id: str, tenant: str, model: str, status: str, spent: Spent, created_at: int
+) -> UsageRecord:
+    return UsageRecord(
+        response_id=result_id,
+        tenant=tenant,
+        model=model,
+        status=status,
+        input_tokens=spent.input_tokens,
+        cached_tokens=spent.cached_tokens,
+        output_tokens=spent.output_tokens,
+        reasoning_tokens=spent.reasoning_tokens,
+        created_at=created_at,
+    )
 
 
 def _unknown(response_id: str) -> Rejection:
@@ -163,7 +264,3 @@ def _unknown(response_id: str) -> Rejection:
         f"Response with id {quoted(response_id)} not found.",
         param="response_id",
     )
-
-
-def _invalid(path: str, message: str) -> Rejection:
-    return Rejection(error_pb2.ERROR_REASON_INVALID_VALUE, message, param=path)

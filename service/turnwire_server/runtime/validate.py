@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from turnwire.v1 import client_event_pb2, error_pb2, item_pb2, response_pb2, tool_pb2
 from turnwire_server.ports.engine import Constraint, TurnOutline
 from turnwire_server.ports.renderer import RenderRequest, ToolForce
+from turnwire_server.runtime.abilities import (
+    check_grammars,
+    ignored_settings,
+    text_constraint,
+    unforced_grammars,
+)
+from turnwire_server.runtime.prompts import PromptTemplates, StoredPrompt
 from turnwire_server.runtime.registry import ModelRegistry, ServedModel
 from turnwire_server.runtime.resolve import Parent
-from turnwire_server.session.conversation import Conversation, shown_items
+from turnwire_server.session.configuration import apply_configuration
+from turnwire_server.session.conversation import Conversation
 from turnwire_server.session.create_rules import TIMING, check_create
 from turnwire_server.session.errors import Rejection
-from turnwire_server.session.item_rules import ItemRules
+from turnwire_server.session.item_rules import CheckedInput, ItemRules
+from turnwire_server.session.sealed import Unseal, unseals_nothing
+from turnwire_server.session.shown import shown_items
 from turnwire_server.session.tool_choice import CheckedChoice, check_tool_choice
 from turnwire_server.session.tool_rules import ToolCatalogue
 from turnwire_server.session.tools import ToolSet
@@ -23,6 +34,9 @@ __all__ = ["CheckedCreate", "Validator"]
 Create = client_event_pb2.ResponseCreate
 
 _SIM_SCRIPT = "turnwire.sim"
+_ENCRYPTED_REASONING: Final = "reasoning.encrypted_content"
+_DEFAULT_THRESHOLD: Final = 0.8
+"""Part of the context from which on it is compacted when the client names no threshold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +57,28 @@ class CheckedCreate:
     echo: tuple[tool_pb2.Tool, ...]
     warnings: tuple[response_pb2.Warning, ...]
     is_warm_up: bool
+    unseal: Unseal = unseals_nothing
+    """Opens what this server sealed."""
+    covered: int | None = None
+    """Not None when a compaction among `items` stands in the place of everything before it: its
+    index."""
+    is_compaction: bool = False
+    """Whether the turn compacts the conversation and generates nothing else."""
+    compact_threshold: int | None = None
+    """Tokens of the prompt from which on the context is compacted first; None for never."""
+
+    @property
+    def wants_sealed_reasoning(self) -> bool:
+        """Whether reasoning items shall have `encrypted_content`."""
+        return _ENCRYPTED_REASONING in self.create.include
+
+    @property
+    def takes_steers(self) -> bool:
+        """Whether the response may be steered."""
+        create = self.create
+        if self.is_warm_up or create.HasField("conversation") or create.context_management:
+            return False
+        return self.model.takes_steers
 
     @property
     def wants_timing(self) -> bool:
@@ -54,26 +90,38 @@ class CheckedCreate:
         """Whether the response outlives its session."""
         return self.create.store or not self.create.HasField("store")
 
+    @property
+    def is_parallel(self) -> bool:
+        """Whether the model may call several tools at once."""
+        create = self.create
+        return create.parallel_tool_calls or not create.HasField("parallel_tool_calls")
+
+    @property
+    def force(self) -> ToolForce | None:
+        """The call that the turn must begin with."""
+        if self.choice.mode != "required":
+            return None
+        names = tuple(tool.qualified_name for tool in self.callable_tools.tools)
+        return ToolForce(names, parallel=self.is_parallel)
+
     def render_request(self, parent: Parent) -> RenderRequest:
         """Return what the renderer gets."""
-        parallel = self.create.parallel_tool_calls or not self.create.HasField(
-            "parallel_tool_calls"
-        )
-        force = None
-        if self.choice.mode == "required":
-            names = tuple(tool.qualified_name for tool in self.callable_tools.tools)
-            force = ToolForce(names, parallel=parallel)
+        is_covered = self.covered is not None
         return RenderRequest(
-            new_items=shown_items(self.items),
-            history=lambda: shown_items(parent.conversation.items()),
-            previous=parent.prompt,
+            new_items=self.shown(self.items[self.covered or 0 :]),
+            history=lambda: [] if is_covered else self.shown(parent.conversation.items()),
+            previous=None if is_covered else parent.prompt,
             instructions=self.create.instructions,
             tools=self.tools,
-            force=force,
+            force=self.force,
             text_format=self.text_format,
-            parallel_calls=parallel,
+            parallel_calls=self.is_parallel,
             generate=not self.is_warm_up,
         )
+
+    def shown(self, items: Sequence[item_pb2.Item]) -> Sequence[item_pb2.Item]:
+        """Return what the model is told of `items`."""
+        return shown_items(items, self.unseal)
 
     def parser_request(self, request: RenderRequest) -> RenderRequest:
         """Return the same turn for the output parser, which may recognise allowed tools only."""
@@ -94,13 +142,29 @@ class Validator:
     """Applies the rules to creates; what was checked before is known by fingerprint."""
 
     def __init__(
-        self, models: ModelRegistry, new_id: Callable[[str], str], *, strict_content: bool
+        self,
+        models: ModelRegistry,
+        new_id: Callable[[str], str],
+        *,
+        strict_content: bool,
+        unseal: Unseal = unseals_nothing,
+        prompts: Sequence[StoredPrompt] = (),
     ) -> None:
-        """Make a validator for the models of this server."""
+        """Make a validator for the models of this server.
+
+        Args:
+            models: The models.
+            new_id: Returns a new id with the given prefix.
+            strict_content: Whether assistant messages may hold `output_text` and `refusal` only.
+            unseal: Opens what this server sealed.
+            prompts: The templates that creates may name.
+        """
         self._models = models
         self._new_id = new_id
         self._strict = strict_content
+        self._unseal = unseal
         self._tools = ToolCatalogue()
+        self._prompts = PromptTemplates(prompts, new_id)
 
     def check(
         self,
@@ -111,8 +175,23 @@ class Validator:
         stream_id: str | None,
         is_persistent: bool,
         is_warm_up: bool,
+        before: Sequence[item_pb2.Item] = (),
     ) -> CheckedCreate | Rejection:
-        """Check a create; work is proportional to what is new."""
+        """Check a create; work is proportional to what is new.
+
+        Args:
+            create: The create. What a prompt template or a configuration update says is written
+                into it.
+            parent: What it continues.
+            find_item: Returns an item of the session by its id.
+            stream_id: Its lane.
+            is_persistent: Whether it came over a stream that outlives it.
+            is_warm_up: Whether nothing is to be generated.
+            before: Messages, checked already, to be put before its input.
+        """
+        templated = self._prompts.apply(create, is_first=not parent.conversation.item_count)
+        if isinstance(templated, Rejection):
+            return templated
         rejection = check_create(create, stream_id=stream_id, is_persistent=is_persistent)
         if rejection is not None:
             return rejection
@@ -123,15 +202,26 @@ class Validator:
         def find(item_id: str) -> item_pb2.Item | None:
             return parent.conversation.find_item(item_id) or find_item(item_id)
 
-        rules = ItemRules(self._new_id, find, self._tools, is_strict=self._strict)
-        checked = rules.check(
+        rules = ItemRules(
+            self._new_id, find, self._tools, is_strict=self._strict, unseal=self._unseal
+        )
+        given = rules.check(
             create.input if create.HasField("input") else None,
             parent.conversation,
             outputs_required=not is_warm_up,
+            before=(*templated, *before),
         )
-        if isinstance(checked, Rejection):
-            return checked
-        conversation = parent.conversation.extended(checked.items)
+        if isinstance(given, Rejection):
+            return given
+        if given.wants_compaction and is_warm_up:
+            return Rejection(
+                error_pb2.ERROR_REASON_INVALID_VALUE,
+                "A compaction generates; it cannot be a warm-up.",
+                param="generate",
+            )
+        conversation = _extended(parent.conversation, given)
+        if conversation.configuration:
+            apply_configuration(create, conversation.configuration)
         tools = self._tools.check(create.tools, conversation.added_tools)
         if isinstance(tools, Rejection):
             return tools
@@ -140,23 +230,52 @@ class Validator:
         )
         if isinstance(choice, Rejection):
             return choice
-        text_format = _text_format(create, model)
+        may_call = _callable(tools.tools, choice)
+        engine = model.engine.info
+        text_format = text_constraint(create, engine)
         if isinstance(text_format, Rejection):
             return text_format
-        warnings = (*checked.warnings, *tools.warnings, *_ignored(create))
+        rejection = check_grammars(tools, choice, may_call)
+        if rejection is not None:
+            return rejection
         return CheckedCreate(
             create=create,
             model=model,
             conversation=conversation,
-            items=checked.items,
+            items=given.items,
             tools=tools.tools,
-            callable_tools=_callable(tools.tools, choice),
+            callable_tools=may_call,
             choice=choice,
             text_format=text_format,
             echo=tools.echo,
-            warnings=warnings,
+            warnings=(
+                *given.warnings,
+                *tools.warnings,
+                *unforced_grammars(tools, may_call),
+                *ignored_settings(create, engine),
+            ),
             is_warm_up=is_warm_up,
+            unseal=self._unseal,
+            covered=given.covered if given.is_covering else None,
+            is_compaction=given.wants_compaction,
+            compact_threshold=_threshold(create, engine.context_length),
         )
+
+
+def _extended(conversation: Conversation, given: CheckedInput) -> Conversation:
+    """Return `conversation` with the new items; a compaction takes the place of what it covers."""
+    extended = conversation.extended(given.items)
+    return extended.replaced_by(given.items[given.covered :]) if given.is_covering else extended
+
+
+def _threshold(create: Create, context_length: int) -> int | None:
+    if not create.context_management:
+        return None
+    thresholds = [
+        entry.compact_threshold or int(context_length * _DEFAULT_THRESHOLD)
+        for entry in create.context_management
+    ]
+    return min(thresholds)
 
 
 def _callable(tools: ToolSet, choice: CheckedChoice) -> ToolSet:
@@ -167,33 +286,3 @@ def _callable(tools: ToolSet, choice: CheckedChoice) -> ToolSet:
     return ToolSet.of(
         tuple(tools.by_qualified_name[name] for name in choice.allowed), tools.fingerprint
     )
-
-
-def _text_format(create: Create, model: ServedModel) -> Constraint | Rejection | None:
-    match create.text.format.WhichOneof("format"):
-        case "json_schema":
-            constraint = Constraint("json_schema", create.text.format.json_schema.schema)
-        case "json_object":
-            constraint = Constraint("json_object", "")
-        case _:
-            return None
-    if constraint.kind in model.engine.info.constraints:
-        return constraint
-    return Rejection(
-        error_pb2.ERROR_REASON_UNSUPPORTED_VALUE,
-        f"The model's engine cannot hold its text to {constraint.kind}.",
-        param="text.format.type",
-    )
-
-
-def _ignored(create: Create) -> list[response_pb2.Warning]:
-    warnings = []
-    if create.top_logprobs or "message.output_text.logprobs" in create.include:
-        warnings.append(
-            response_pb2.Warning(
-                code="logprobs_not_available",
-                message="This server gives no log probabilities.",
-                param="top_logprobs" if create.top_logprobs else "include",
-            )
-        )
-    return warnings

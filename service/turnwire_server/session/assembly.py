@@ -17,6 +17,7 @@ from turnwire_server.session.items import (
     OpenItem,
     OpenMessage,
     OpenReasoning,
+    OpenReasoningSummary,
     OpenRefusal,
 )
 from turnwire_server.session.lifecycle import (
@@ -33,6 +34,7 @@ from turnwire_server.session.output import (
     ReasoningDelta,
     TextDelta,
 )
+from turnwire_server.session.required_input import required_input
 from turnwire_server.session.responses import usage_of
 
 __all__ = ["ResponseAssembler"]
@@ -49,6 +51,8 @@ class ResponseAssembler:
         *,
         stream_id: str | None,
         new_id: Callable[[str], str],
+        seal_reasoning: Callable[[str], str] | None = None,
+        summarizes_reasoning: bool = False,
     ) -> None:
         """Make an assembler.
 
@@ -56,25 +60,50 @@ class ResponseAssembler:
             response: The response as it is when it begins; it belongs to the assembler now.
             stream_id: The lane that every event names, None for the default lane.
             new_id: Returns a new id with the given prefix.
+            seal_reasoning: Returns reasoning sealed, to be the `encrypted_content` of its item;
+                None for items without.
+            summarizes_reasoning: Whether reasoning is shown as summaries, not as raw text.
         """
         self.response = response
+        self._seal_reasoning = seal_reasoning
+        self._reasoning_item = OpenReasoningSummary if summarizes_reasoning else OpenReasoning
         self._stream_id = stream_id
         self._new_id = new_id
         self._sequence_number = 0
         self._state = ResponseState.NEW
         self._open: OpenItem | None = None
+        self._compaction_id = ""
         self._is_cut = False
         """Whether an item ended incomplete: then it is the last one."""
+        self._round_start = 0
+        """Index of the first item since the response began or was resumed."""
+        self._ends_with_item = False
+        self.is_stopped = False
+        """Whether the item is over after which no other may begin."""
+        self.has_dropped = False
+        """Whether the model said something after that, which was dropped."""
 
     @property
     def is_open(self) -> bool:
         """Whether it began and is not over."""
-        return self._state is ResponseState.OPEN
+        return self._state in (ResponseState.OPEN, ResponseState.PAUSED)
 
     @property
     def has_output(self) -> bool:
         """Whether any item began."""
         return self._open is not None or bool(self.response.output)
+
+    @property
+    def waits_for_outputs(self) -> bool:
+        """Whether its newest output has whole calls and no item that was cut."""
+        if self._is_cut or isinstance(self._open, OpenCall):
+            return False
+        return bool(required_input(self.round_output))
+
+    @property
+    def round_output(self) -> list[item_pb2.Item]:
+        """The items that are done since the response began or was resumed."""
+        return list(self.response.output[self._round_start :])
 
     # The sequence.
 
@@ -99,7 +128,10 @@ class ResponseAssembler:
             if isinstance(self._open, OpenCall) and not isinstance(piece, CallDelta | CallEnded):
                 self._close(events, item_pb2.ITEM_STATUS_INCOMPLETE)
                 self._is_cut = True
-            if self._is_cut:
+            if self._ends_with_item and not self._continues_item(piece):
+                self._close(events, item_pb2.ITEM_STATUS_COMPLETED)
+                self.is_stopped = self.has_dropped = True
+            if self._is_cut or self.is_stopped:
                 break
             match piece:
                 case TextDelta(text=text):
@@ -111,7 +143,9 @@ class ResponseAssembler:
                 case ReasoningDelta(text=text):
                     item = self._open
                     if not isinstance(item, OpenReasoning):
-                        item = OpenReasoning(self._new_id("rs_"), self._next_index())
+                        item = self._reasoning_item(
+                            self._new_id("rs_"), self._next_index(), self._seal_reasoning
+                        )
                         self._switch_to(item, events)
                     events.append(self._delta(item, text))
                 case CallStarted():
@@ -123,20 +157,78 @@ class ResponseAssembler:
                 case _:  # CallEnded
                     self._open_call()
                     self._close(events, item_pb2.ITEM_STATUS_COMPLETED)
+                    self.is_stopped = self._ends_with_item
         return events
+
+    def end_after_item(self) -> None:
+        """Let no item begin after the one that is open: what else the model says is dropped."""
+        self._ends_with_item = True
+        self.is_stopped = self._open is None
+
+    def pause(self, usage: response_pb2.Usage) -> list[Outgoing]:
+        """Return the rest of the output and `response.done`, which says what it waits for.
+
+        It is not terminal: the sequence goes on after `resume`.
+        """
+        self._move(ResponseTrigger.PAUSE)
+        events: list[Outgoing] = []
+        self._close(events, item_pb2.ITEM_STATUS_COMPLETED)
+        event = self._event()
+        event.response_done.response_id = self.response.id
+        event.response_done.required_input.extend(required_input(self.round_output))
+        event.response_done.usage.CopyFrom(usage)
+        events.append(event)
+        return events
+
+    def resume(self) -> None:
+        """Note that what it waited for is there: the model goes on."""
+        self._move(ResponseTrigger.RESUME)
+        self._round_start = len(self.response.output)
+        self._ends_with_item = self.is_stopped = self.has_dropped = False
+
+    def begin_compaction(self) -> list[Outgoing]:
+        """Return the events that say that the context is being made shorter.
+
+        `end_compaction` must follow before anything else but the end of the response, in whose
+        output a compaction that was not ended does not appear.
+        """
+        self._move(ResponseTrigger.OUTPUT)
+        self._compaction_id = self._new_id("cmp_")
+        index = len(self.response.output)
+        added, compacting = self._event(), self._event()
+        added.response_output_item_added.output_index = index
+        added.response_output_item_added.item.compaction.id = self._compaction_id
+        body = compacting.response_compaction_compacting
+        body.item_id, body.output_index = self._compaction_id, index
+        return [added, compacting]
+
+    def end_compaction(self, sealed: str) -> list[Outgoing]:
+        """Return the event that gives the compaction, `sealed`, to the client."""
+        self._move(ResponseTrigger.OUTPUT)
+        item = item_pb2.Item()
+        item.compaction.id, item.compaction.encrypted_content = self._compaction_id, sealed
+        return [self._whole(item)]
+
+    def add_whole(self, item: item_pb2.Item) -> list[Outgoing]:
+        """Return the events of an item that nobody writes piece by piece; no item is open."""
+        self._move(ResponseTrigger.OUTPUT)
+        added = self._event()
+        added.response_output_item_added.output_index = len(self.response.output)
+        added.response_output_item_added.item.CopyFrom(item)
+        return [added, self._whole(item)]
 
     def complete(self, usage: response_pb2.Usage, *, completed_at: int) -> list[Outgoing]:
         """Return the rest and `response.completed`.
 
-        An answer without a word is one message with empty text. A call that was not ended makes
-        the response incomplete.
+        An answer without a word is one message with empty text; that of a response that was
+        resumed too. A call that was not ended makes the response incomplete.
         """
         if self._is_cut or isinstance(self._open, OpenCall):
             return self.incomplete("max_output_tokens", usage)
         self._move(ResponseTrigger.END)
         events: list[Outgoing] = []
-        if not self.has_output:
-            self._switch_to(OpenMessage(self._new_id("msg_"), 0), events)
+        if self._next_index() == self._round_start:
+            self._switch_to(OpenMessage(self._new_id("msg_"), self._round_start), events)
         self._close(events, item_pb2.ITEM_STATUS_COMPLETED)
         self.response.completed_at.seconds = completed_at
         return self._end(events, response_pb2.RESPONSE_STATUS_COMPLETED, usage)
@@ -144,7 +236,7 @@ class ResponseAssembler:
     def refuse(self, text: str, usage: response_pb2.Usage, *, completed_at: int) -> list[Outgoing]:
         """Return a message that refuses with `text`, which is not empty, and `response.completed`.
 
-        To be called before any output.
+        To be called before any output to the input that is refused.
         """
         self._move(ResponseTrigger.END)
         events: list[Outgoing] = []
@@ -188,8 +280,10 @@ class ResponseAssembler:
         return self._end(events, response_pb2.RESPONSE_STATUS_FAILED, usage or usage_of())
 
     def number(self, event: ServerEvent) -> None:
-        """Give an answer about the response, which is open, its place in the sequence."""
-        self._move(ResponseTrigger.OUTPUT)
+        """Give an answer about the response its place in the sequence.
+
+        That of an answer which comes with the end follows the terminal event's.
+        """
         event.sequence_number = self._number()
 
     def fail_instead(self, code: str, message: str) -> Outgoing:
@@ -204,7 +298,7 @@ class ResponseAssembler:
 
     def keepalive(self, *, as_in_progress: bool = False) -> list[Outgoing]:
         """Return a sign of life: `keepalive`, or `response.in_progress` once more."""
-        self._move(ResponseTrigger.OUTPUT)
+        self._move(ResponseTrigger.ASIDE)
         event = self._event()
         if as_in_progress:
             # The state when it began: output that was not announced as done is not shown.
@@ -229,6 +323,18 @@ class ResponseAssembler:
 
     def _next_index(self) -> int:
         return len(self.response.output) + (self._open is not None)
+
+    def _continues_item(self, piece: OutputPiece) -> bool:
+        """Whether a piece is of the item that is open; pieces of a call always are."""
+        match piece:
+            case TextDelta():
+                return isinstance(self._open, OpenMessage)
+            case ReasoningDelta():
+                return isinstance(self._open, OpenReasoning)
+            case CallStarted():
+                return False
+            case _:
+                return True
 
     def _open_call(self) -> OpenCall:
         if not isinstance(self._open, OpenCall):
@@ -273,6 +379,14 @@ class ResponseAssembler:
         finished.response_output_item_done.item.CopyFrom(whole)
         events.append(finished)
 
+    def _whole(self, item: item_pb2.Item) -> ServerEvent:
+        finished = self._event()
+        finished.response_output_item_done.output_index = len(self.response.output)
+        finished.response_output_item_done.item.CopyFrom(item)
+        self.response.output.append(item)
+        self._round_start = len(self.response.output)  # the answer begins behind it
+        return finished
+
     def _part_event(
         self,
         events: list[Outgoing],
@@ -282,11 +396,7 @@ class ResponseAssembler:
         is_added: bool,
     ) -> None:
         event = self._event()
-        body = event.response_content_part_added if is_added else event.response_content_part_done
-        body.item_id = item.id
-        body.output_index = item.output_index
-        body.content_index = 0
-        body.part.CopyFrom(part)
+        item.write_part(event, part, is_added=is_added)
         events.append(event)
 
     def _end(

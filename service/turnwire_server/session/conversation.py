@@ -7,22 +7,35 @@ serialized bytes, and the facts that the next turn needs, so that nothing walks 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+
+from google.protobuf.message import Message
 
 from turnwire.v1 import content_pb2, item_pb2
 
-__all__ = ["EMPTY", "Conversation", "OpenCalls", "item_text", "shown_items"]
+__all__ = ["EMPTY", "Conversation", "OpenCalls", "call_key", "item_text"]
 
 _OUTPUT_OF_CALL: Mapping[str, str] = MappingProxyType(
     {
         "function_call": "function_call_output",
         "custom_tool_call": "custom_tool_call_output",
+        "local_shell_call": "local_shell_call_output",
+        "shell_call": "shell_call_output",
+        "apply_patch_call": "apply_patch_call_output",
+        "tool_search_call": "tool_search_output",
+        "mcp_approval_request": "mcp_approval_response",
+        "program": "program_output",
     }
 )
-"""Arms of the calls that a client answers, and of their answers."""
+"""Arms of the calls that have an answer, and of their answers."""
 
 _OUTPUT_ARMS = frozenset(_OUTPUT_OF_CALL.values())
+_TOOL_OUTPUTS = _OUTPUT_ARMS - {"mcp_approval_response", "program_output", "tool_search_output"}
+_MAY_STAY_OPEN = frozenset({"mcp_approval_request", "program"})
+"""Arms of the calls that nobody must answer before the conversation goes on."""
+_OFFERS = frozenset({"additional_tools", "tool_search_output"})
+"""Arms of the items whose tools may be called from then on."""
 _NO_CALLS: Mapping[str, str] = MappingProxyType({})
 _MAX_USER_TEXT = 4096
 
@@ -41,11 +54,24 @@ def item_text(content: content_pb2.Content) -> str:
     return "".join(texts)
 
 
-def shown_items(items: Sequence[item_pb2.Item]) -> Sequence[item_pb2.Item]:
-    """Return the items that a model is told: those that only offer tools say nothing."""
-    if not any(item.WhichOneof("item") == "additional_tools" for item in items):
-        return items
-    return [item for item in items if item.WhichOneof("item") != "additional_tools"]
+def call_key(item: item_pb2.Item) -> str:
+    """Return what pairs a call with its answer, "" for an item that is not paired."""
+    match item.WhichOneof("item"):
+        case "mcp_approval_request":
+            return item.mcp_approval_request.id
+        case "mcp_approval_response":
+            return item.mcp_approval_response.approval_request_id
+        case "local_shell_call_output":
+            # The public type has no `call_id`: its `id` is that of the call.
+            return item.local_shell_call_output.call_id or item.local_shell_call_output.id
+        case "tool_search_call" | "tool_search_output" as arm:
+            search = getattr(item, arm)
+            return "" if search.execution == "server" else str(search.call_id)
+        case None:
+            return ""
+        case arm:
+            is_paired = arm in _OUTPUT_OF_CALL or arm in _OUTPUT_ARMS
+            return str(getattr(item, arm).call_id) if is_paired else ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,13 +88,16 @@ class Conversation:
     open_calls: Mapping[str, str] = field(default_factory=lambda: _NO_CALLS)
     """`call_id` -> arm of the output that must answer it."""
     cut_calls: Mapping[str, str] = field(default_factory=lambda: _NO_CALLS)
-    """`call_id` -> arm of the output that may answer it: calls that ended incomplete."""
+    """`call_id` -> arm of the output that may answer it: calls that ended incomplete, and those
+    that nobody must answer."""
     tool_outputs: int = 0
     """Tool outputs after the last user message."""
     last_user_text: str = ""
     """Text of the last user message, cut to 4,096 characters."""
     added_tools: tuple[bytes, ...] = ()
-    """Serialized `Tool`s that `additional_tools` items offered, oldest first."""
+    """Serialized `Tool`s that items offered, oldest first."""
+    configuration: bytes = b""
+    """The serialized `ConfigurationUpdateItem` that is in effect, b"" when there was none."""
     screen_state: bytes = b""
     """What the screen wants to see again."""
     unscreened: tuple[bytes, ...] = ()
@@ -80,16 +109,19 @@ class Conversation:
             return self
         calls = OpenCalls(self)
         tool_outputs, user_text, tools = self.tool_outputs, self.last_user_text, self.added_tools
+        configuration = self.configuration
         for item in items:
             calls.read(item)
             arm = item.WhichOneof("item")
-            if arm in _OUTPUT_ARMS:
+            if arm in _TOOL_OUTPUTS:
                 tool_outputs += 1
             elif arm == "message" and item.message.role == "user":
                 tool_outputs = 0
                 user_text = item_text(item.message.content)[:_MAX_USER_TEXT]
-            elif arm == "additional_tools":
-                tools += tuple(tool.SerializeToString() for tool in item.additional_tools.tools)
+            elif arm in _OFFERS:
+                tools += tuple(tool.SerializeToString() for tool in getattr(item, arm).tools)
+            elif arm == "configuration_update":
+                configuration = _updated(configuration, item.configuration_update)
         encoded = tuple(item.SerializeToString() for item in items)
         return Conversation(
             parent=self,
@@ -101,8 +133,23 @@ class Conversation:
             tool_outputs=tool_outputs,
             last_user_text=user_text,
             added_tools=tools,
+            configuration=configuration,
             screen_state=self.screen_state,
             unscreened=self.unscreened,
+        )
+
+    def replaced_by(self, items: Sequence[item_pb2.Item]) -> Conversation:
+        """Return a conversation of `items` alone that knows what this one knows.
+
+        For what stands in the place of all items: their summary, or a part of them.
+        """
+        encoded = tuple(item.SerializeToString() for item in items)
+        return replace(
+            self,
+            parent=None,
+            own_items=encoded,
+            item_count=len(encoded),
+            byte_count=sum(map(len, encoded)),
         )
 
     def encoded_items(self) -> list[bytes]:
@@ -146,7 +193,7 @@ class OpenCalls:
         self.open = dict(conversation.open_calls)
         """`call_id` -> arm of the output that must come."""
         self.cut = dict(conversation.cut_calls)
-        """`call_id` -> arm of the output that may come: the call was cut, so it needs none."""
+        """`call_id` -> arm of the output that may come and is not needed."""
 
     def read(self, item: item_pb2.Item) -> bool:
         """Take the next item.
@@ -155,20 +202,33 @@ class OpenCalls:
             False, and nothing changes, when it is an output without its call, or a call whose
             id belongs to a call that waits.
         """
-        arm = item.WhichOneof("item")
-        if arm is not None and arm in _OUTPUT_ARMS:
-            call_id = getattr(item, arm).call_id
+        arm, key = item.WhichOneof("item"), call_key(item)
+        if arm is None or not key:
+            return True
+        if arm in _OUTPUT_ARMS:
             for calls in (self.open, self.cut):
-                if calls.get(call_id) == arm:
-                    del calls[call_id]
+                if calls.get(key) == arm:
+                    del calls[key]
                     return True
             return False
-        if arm is None or arm not in _OUTPUT_OF_CALL:
-            return True
-        call = getattr(item, arm)
-        if call.call_id in self.open:
+        if key in self.open:
             return False
-        self.cut.pop(call.call_id, None)
-        waiting = self.cut if call.status == item_pb2.ITEM_STATUS_INCOMPLETE else self.open
-        waiting[call.call_id] = _OUTPUT_OF_CALL[arm]
+        self.cut.pop(key, None)
+        is_optional = arm in _MAY_STAY_OPEN or _is_cut(getattr(item, arm))
+        waiting = self.cut if is_optional else self.open
+        waiting[key] = _OUTPUT_OF_CALL[arm]
         return True
+
+
+def _is_cut(call: Message) -> bool:
+    return getattr(call, "status", None) == item_pb2.ITEM_STATUS_INCOMPLETE
+
+
+def _updated(configuration: bytes, update: item_pb2.ConfigurationUpdateItem) -> bytes:
+    """Return the configuration after an update, which replaces what it names."""
+    result = item_pb2.ConfigurationUpdateItem.FromString(configuration)
+    if update.HasField("reasoning"):
+        result.reasoning = update.reasoning
+    if update.HasField("text"):
+        result.text = update.text
+    return result.SerializeToString()

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from turnwire.v1 import client_event_pb2, error_pb2
+from turnwire_server.session.configuration import EFFORTS
 from turnwire_server.session.errors import Rejection, quoted
 from turnwire_server.session.presence import has, number
 from turnwire_server.session.tool_rules import is_json_object
 
-__all__ = ["TIMING", "check_create"]
+__all__ = ["MIN_COMPACT_THRESHOLD", "TIMING", "check_create", "check_metadata"]
 
 TIMING = "turnwire.timing"
 """Value of `include` that asks for `response.turnwire.timing`."""
@@ -31,7 +32,6 @@ _INCLUDES = frozenset(
         TIMING,
     }
 )
-_EFFORTS = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "max"})
 _SUMMARIES = frozenset({"auto", "concise", "detailed"})
 _CONTEXTS = frozenset({"auto", "current_turn", "all_turns"})
 _REASONING_MODES = frozenset({"standard", "pro"})
@@ -40,14 +40,8 @@ _VERBOSITIES = frozenset({"low", "medium", "high"})
 _TIERS = frozenset({"auto", "default", "flex", "scale", "priority", "fast", "ultrafast"})
 _FORMAT_NAME = re.compile(r"[A-Za-z0-9_\-]{1,64}", re.ASCII)
 
-_NOT_YET = (
-    "context_management",
-    "conversation",
-    "multi_agent",
-    "prompt",
-    "rollout",
-)
-"""Members that mean something which this server cannot do; a value that asks for nothing passes."""
+MIN_COMPACT_THRESHOLD = 1000
+"""Least tokens from which on a context may be compacted."""
 
 _PERSISTENT_ONLY = ("generate", "rollout")
 
@@ -64,7 +58,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
 _WORDS: tuple[tuple[str, str, frozenset[str]], ...] = (
     ("", "truncation", _TRUNCATIONS),
     ("", "service_tier", _TIERS),
-    ("reasoning", "effort", _EFFORTS),
+    ("reasoning", "effort", EFFORTS),
     ("reasoning", "summary", _SUMMARIES),
     ("reasoning", "generate_summary", _SUMMARIES),
     ("reasoning", "context", _CONTEXTS),
@@ -87,8 +81,9 @@ def check_create(create: Create, *, stream_id: str | None, is_persistent: bool) 
         or _check_available(create)
         or _check_ranges(create)
         or _check_words(create)
-        or _check_metadata(create)
+        or check_metadata(create.metadata)
         or _check_format(create)
+        or _check_context_management(create)
     )
 
 
@@ -110,18 +105,25 @@ def _check_available(create: Create) -> Rejection | None:
         return _unsupported("background", "This server does not run responses in the background.")
     if create.HasField("conversation") and create.previous_response_id:
         return _invalid("conversation", "conversation and previous_response_id exclude each other.")
-    for name in _NOT_YET:
-        if _asks_for(create, name):
-            return _unsupported(name, f"This server does not support {name} yet.")
+    if has(create, "multi_agent"):
+        return _unsupported("multi_agent", "This server does not run several agents in one turn.")
     if not create.model:
         return _missing("model", "Missing required parameter: 'model'.")
     return None
 
 
-def _asks_for(create: Create, name: str) -> bool:
-    if name == "context_management":
-        return bool(create.context_management)
-    return has(create, name) and (name != "rollout" or create.rollout)
+def _check_context_management(create: Create) -> Rejection | None:
+    for index, entry in enumerate(create.context_management):
+        path = f"context_management[{index}]"
+        if entry.type != "compaction":
+            return _invalid(f"{path}.type", f"{quoted(entry.type)} is not 'compaction'.")
+        threshold = number(entry, "compact_threshold")
+        if threshold is not None and threshold < MIN_COMPACT_THRESHOLD:
+            return _invalid(
+                f"{path}.compact_threshold",
+                f"compact_threshold must be at least {MIN_COMPACT_THRESHOLD}.",
+            )
+    return None
 
 
 def _check_ranges(create: Create) -> Rejection | None:
@@ -152,10 +154,11 @@ def _unknown_word(path: str, value: str, known: frozenset[str]) -> Rejection:
     return _invalid(path, f"{quoted(value)} is not one of {', '.join(sorted(known))}.")
 
 
-def _check_metadata(create: Create) -> Rejection | None:
-    if len(create.metadata) > 16:
+def check_metadata(metadata: Mapping[str, str]) -> Rejection | None:
+    """Check the pairs of a create or of a conversation."""
+    if len(metadata) > 16:
         return _invalid("metadata", "metadata may have at most 16 pairs.")
-    for key, value in create.metadata.items():
+    for key, value in metadata.items():
         if len(key) > 64:
             return _invalid("metadata", "Keys of metadata may have at most 64 characters.")
         if len(value) > 512:

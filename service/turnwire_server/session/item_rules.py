@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from turnwire.v1 import client_event_pb2, content_pb2, error_pb2, item_pb2, response_pb2
-from turnwire_server.session.conversation import Conversation, OpenCalls, item_text
+from google.protobuf.message import Message
+
+from turnwire.v1 import client_event_pb2, content_pb2, error_pb2, item_pb2, response_pb2, tool_pb2
+from turnwire_server.session.configuration import check_update
+from turnwire_server.session.conversation import Conversation, OpenCalls, call_key, item_text
 from turnwire_server.session.errors import Rejection, quoted
+from turnwire_server.session.sealed import (
+    Unseal,
+    opened_compaction,
+    opened_reasoning,
+    unseals_nothing,
+)
 from turnwire_server.session.tool_rules import ToolCatalogue
 
 __all__ = ["CheckedInput", "ItemRules"]
@@ -19,15 +29,66 @@ _OUTPUT_PARTS = _INPUT_PARTS | {"output_text"}
 _SUMMARY_PARTS = frozenset({"summary_text"})
 _REASONING_PARTS = frozenset({"reasoning_text", "text"})
 _MEDIA_PARTS = frozenset({"input_image", "input_file"})
-_ID_PREFIX = {
-    "message": "msg_",
-    "function_call": "fc_",
-    "function_call_output": "fco_",
-    "custom_tool_call": "ctc_",
-    "custom_tool_call_output": "ctco_",
-    "reasoning": "rs_",
-    "additional_tools": "at_",
-}
+_ID_PREFIX: Mapping[str, str] = MappingProxyType(
+    {
+        "message": "msg_",
+        "function_call": "fc_",
+        "function_call_output": "fco_",
+        "custom_tool_call": "ctc_",
+        "custom_tool_call_output": "ctco_",
+        "reasoning": "rs_",
+        "compaction": "cmp_",
+        "compaction_trigger": "cmpt_",
+        "additional_tools": "at_",
+        "configuration_update": "cfg_",
+        "file_search_call": "fs_",
+        "web_search_call": "ws_",
+        "tool_search_call": "tsc_",
+        "tool_search_output": "tso_",
+        "image_generation_call": "ig_",
+        "code_interpreter_call": "ci_",
+        "local_shell_call": "lsh_",
+        "local_shell_call_output": "lsho_",
+        "shell_call": "sh_",
+        "shell_call_output": "sho_",
+        "apply_patch_call": "apc_",
+        "apply_patch_call_output": "apco_",
+        "mcp_list_tools": "mcpl_",
+        "mcp_approval_request": "mcpr_",
+        "mcp_approval_response": "mcpa_",
+        "mcp_call": "mcp_",
+        "program": "prog_",
+        "program_output": "prgo_",
+    }
+)
+"""The arms that are taken, and how ids of their items begin. The others need more than text."""
+
+_REQUIRED: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "function_call": ("call_id", "name"),
+        "function_call_output": ("call_id",),
+        "custom_tool_call": ("call_id", "name"),
+        "custom_tool_call_output": ("call_id",),
+        "compaction": ("encrypted_content",),
+        "local_shell_call": ("call_id", "action"),
+        "shell_call": ("call_id", "action"),
+        "shell_call_output": ("call_id", "output"),
+        "apply_patch_call": ("call_id", "operation"),
+        "apply_patch_call_output": ("call_id", "status"),
+        "mcp_list_tools": ("server_label",),
+        "mcp_approval_request": ("id", "name", "server_label"),
+        "mcp_approval_response": ("approval_request_id",),
+        "mcp_call": ("name", "server_label"),
+        "program": ("call_id",),
+        "program_output": ("call_id",),
+    }
+)
+"""Members that must not be empty, by arm."""
+
+_KEY_MEMBER: Mapping[str, str] = MappingProxyType(
+    {"mcp_approval_request": "id", "mcp_approval_response": "approval_request_id"}
+)
+"""Members that pair calls with their answers where it is not `call_id`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +97,13 @@ class CheckedInput:
 
     items: tuple[item_pb2.Item, ...]
     warnings: tuple[response_pb2.Warning, ...] = ()
+    covered: int = 0
+    """How many of `items` come before a compaction that stands in their place, and in that of
+    the whole conversation before them; 0 when there is none."""
+    is_covering: bool = False
+    """Whether there is such a compaction: `items[covered]`."""
+    wants_compaction: bool = False
+    """Whether a `compaction_trigger` came last; it is not among `items`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +116,8 @@ class ItemRules:
     tools: ToolCatalogue
     is_strict: bool = False
     """Whether assistant messages may hold `output_text` and `refusal` only."""
+    unseal: Unseal = unseals_nothing
+    """Opens what this server sealed."""
 
     def check(
         self,
@@ -55,6 +125,7 @@ class ItemRules:
         conversation: Conversation,
         *,
         outputs_required: bool,
+        before: Sequence[item_pb2.Item] = (),
     ) -> CheckedInput | Rejection:
         """Check the new input of a create that continues `conversation`.
 
@@ -62,10 +133,14 @@ class ItemRules:
             given: The create's `input`, None when absent.
             conversation: What comes before it.
             outputs_required: Whether every open call must be answered (not for a warm-up).
+            before: Messages, checked already, to be put before the input; paths do not count them.
         """
         checked: list[item_pb2.Item] = []
         warnings: list[response_pb2.Warning] = []
-        for index, item in enumerate(_listed(given)):
+        listed = _listed(given)
+        covered, is_covering = 0, False
+        wants_compaction = bool(listed) and listed[-1].WhichOneof("item") == "compaction_trigger"
+        for index, item in enumerate(listed[:-1] if wants_compaction else listed):
             path = f"input[{index}]"
             resolved = self._resolve(item, path)
             if isinstance(resolved, Rejection):
@@ -73,6 +148,8 @@ class ItemRules:
             rejection = self._check_item(resolved, path, warnings)
             if rejection is not None:
                 return rejection
+            if self._covers(resolved):
+                covered, is_covering = len(before) + len(checked), True
             checked.append(resolved)
         if outputs_required:
             while checked and checked[-1].WhichOneof("item") == "reasoning":
@@ -85,10 +162,16 @@ class ItemRules:
                         param=f"input[{len(checked)}]",
                     )
                 )
-            if not checked and not conversation.item_count:
+            if not checked and not before and not conversation.item_count:
                 return _missing("input", "There is nothing to answer: no input and no parent.")
         rejection = _check_pairs(checked, conversation, outputs_required=outputs_required)
-        return rejection or CheckedInput(tuple(checked), tuple(warnings))
+        return rejection or CheckedInput(
+            (*before, *checked),
+            tuple(warnings),
+            covered=covered,
+            is_covering=is_covering,
+            wants_compaction=wants_compaction,
+        )
 
     def _resolve(self, item: item_pb2.Item, path: str) -> item_pb2.Item | Rejection:
         """Return the item that is meant, with an id: a reference is replaced by its item."""
@@ -110,13 +193,24 @@ class ItemRules:
         if prefix is None:
             return Rejection(
                 error_pb2.ERROR_REASON_UNSUPPORTED_VALUE,
-                f"This server does not take items of type '{arm}' yet.",
+                f"The model takes text only: no items of type '{arm}'.",
                 param=f"{path}.type",
             )
         value = getattr(item, arm)
+        rejection = _required(value, path, *_REQUIRED.get(arm, ()))
+        if rejection is not None:
+            return rejection
+        if arm == "local_shell_call_output" and not call_key(item):
+            return _missing(f"{path}.call_id", "The item needs a call_id.")
         if not value.id:
             value.id = self.new_id(prefix)
         return item
+
+    def _covers(self, item: item_pb2.Item) -> bool:
+        if item.WhichOneof("item") != "compaction":
+            return False
+        opened = opened_compaction(item.compaction.encrypted_content, self.unseal)
+        return opened is not None and opened.covers
 
     def _check_item(
         self, item: item_pb2.Item, path: str, warnings: list[response_pb2.Warning]
@@ -124,31 +218,50 @@ class ItemRules:
         match item.WhichOneof("item"):
             case "message":
                 return self._check_message(item.message, path)
-            case "function_call":
-                call = item.function_call
-                return _required(call, path, "call_id", "name")
-            case "custom_tool_call":
-                return _required(item.custom_tool_call, path, "call_id", "name")
             case "function_call_output":
-                output = item.function_call_output
-                return _required(output, path, "call_id") or _check_output(output.output, path)
+                return _check_output(item.function_call_output.output, path)
             case "custom_tool_call_output":
-                custom = item.custom_tool_call_output
-                return _required(custom, path, "call_id") or _check_output(custom.output, path)
+                return _check_output(item.custom_tool_call_output.output, path)
             case "reasoning":
-                summary, content = item.reasoning.summary, item.reasoning.content
-                return _check_parts(summary, f"{path}.summary", _SUMMARY_PARTS) or _check_parts(
-                    content, f"{path}.content", _REASONING_PARTS
-                )
-            case _:  # additional_tools
+                return self._check_reasoning(item.reasoning, path)
+            case "compaction":
+                sealed = item.compaction.encrypted_content
+                return _broken(path) if opened_compaction(sealed, self.unseal) is None else None
+            case "compaction_trigger":
+                return _invalid(f"{path}.type", "A compaction_trigger must be the last item.")
+            case "configuration_update":
+                return check_update(item.configuration_update, path)
+            case "apply_patch_call_output":
+                status = item.apply_patch_call_output.status
+                if status not in ("completed", "failed"):
+                    return _invalid(f"{path}.status", "status must be 'completed' or 'failed'.")
+            case "additional_tools":
                 role = item.additional_tools.role
                 if role not in ("", "developer"):
                     return _invalid(f"{path}.role", f"{quoted(role)} is not 'developer'.")
-                found = self.tools.check_list(item.additional_tools.tools, f"{path}.tools")
-                if isinstance(found, Rejection):
-                    return found
-                warnings.extend(found)
-                return None
+                return self._check_tools(item.additional_tools.tools, path, warnings)
+            case "tool_search_output":
+                return self._check_tools(item.tool_search_output.tools, path, warnings)
+            case _:  # nothing but what `_REQUIRED` says
+                pass
+        return None
+
+    def _check_tools(
+        self, tools: Sequence[tool_pb2.Tool], path: str, warnings: list[response_pb2.Warning]
+    ) -> Rejection | None:
+        found = self.tools.check_list(tools, f"{path}.tools")
+        if isinstance(found, Rejection):
+            return found
+        warnings.extend(found)
+        return None
+
+    def _check_reasoning(self, reasoning: item_pb2.ReasoningItem, path: str) -> Rejection | None:
+        sealed = reasoning.encrypted_content
+        if sealed and opened_reasoning(sealed, self.unseal) is None:
+            return _broken(path)
+        return _check_parts(reasoning.summary, f"{path}.summary", _SUMMARY_PARTS) or _check_parts(
+            reasoning.content, f"{path}.content", _REASONING_PARTS
+        )
 
     def _check_message(self, message: item_pb2.MessageItem, path: str) -> Rejection | None:
         if not message.role:
@@ -216,10 +329,10 @@ def _check_pairs(
         if calls.read(item):
             continue
         arm = item.WhichOneof("item") or ""
-        kind, call_id = arm.replace("_", " "), getattr(item, arm).call_id
-        is_output = arm.endswith("_output")
+        kind, call_id = arm.replace("_", " "), call_key(item)
+        is_output = arm.endswith(("_output", "_response"))
         return _invalid(
-            f"input[{index}].call_id",
+            f"input[{index}].{_KEY_MEMBER.get(arm, 'call_id')}",
             f"No tool call found for {kind} with call_id {call_id[:80]}."
             if is_output
             else f"The {kind} {call_id[:80]} is there already and has no output yet.",
@@ -231,19 +344,18 @@ def _check_pairs(
     return None
 
 
-_Call = (
-    item_pb2.FunctionCallItem
-    | item_pb2.CustomToolCallItem
-    | item_pb2.FunctionCallOutputItem
-    | item_pb2.CustomToolCallOutputItem
-)
-
-
-def _required(value: _Call, path: str, *names: str) -> Rejection | None:
+def _required(value: Message, path: str, *names: str) -> Rejection | None:
     for name in names:
         if not getattr(value, name):
             return _missing(f"{path}.{name}", f"The item needs a {name}.")
     return None
+
+
+def _broken(path: str) -> Rejection:
+    return _invalid(
+        f"{path}.encrypted_content",
+        "The encrypted content was not made by this server, was changed, or its key is gone.",
+    )
 
 
 def _invalid(path: str, message: str) -> Rejection:

@@ -82,6 +82,12 @@ class Lanes:
         self._queued_bytes += turn.size
         return None
 
+    def enqueue_first(self, turn: Turn) -> None:
+        """Put a turn in front of its lane, whatever waits there; no bound holds it."""
+        self._queues[turn.lane].appendleft(turn)
+        self._queued += 1
+        self._queued_bytes += turn.size
+
     def _could_start(self, turn: Turn) -> bool:
         """Whether `turn` would not wait at all, so that the bounds on waiting do not hold it."""
         return (

@@ -26,6 +26,8 @@ class TurnState(enum.Enum):
 
     QUEUED = enum.auto()
     RUNNING = enum.auto()
+    PAUSED = enum.auto()
+    """A rollout whose model called tools: it waits for their outputs, still in flight."""
     CANCELLING = enum.auto()
     CANCELLED = enum.auto()
     ENDED = enum.auto()
@@ -35,6 +37,8 @@ class TurnTrigger(enum.Enum):
     """What moves a turn."""
 
     START = enum.auto()
+    PAUSE = enum.auto()
+    RESUME = enum.auto()
     CANCEL = enum.auto()
     END = enum.auto()
 
@@ -45,6 +49,12 @@ TURN_TABLE: Mapping[TurnState, Mapping[TurnTrigger, TurnState]] = {
         TurnTrigger.CANCEL: TurnState.CANCELLED,
     },
     TurnState.RUNNING: {
+        TurnTrigger.PAUSE: TurnState.PAUSED,
+        TurnTrigger.CANCEL: TurnState.CANCELLING,
+        TurnTrigger.END: TurnState.ENDED,
+    },
+    TurnState.PAUSED: {
+        TurnTrigger.RESUME: TurnState.RUNNING,
         TurnTrigger.CANCEL: TurnState.CANCELLING,
         TurnTrigger.END: TurnState.ENDED,
     },
@@ -62,6 +72,8 @@ class ResponseState(enum.Enum):
 
     NEW = enum.auto()
     OPEN = enum.auto()
+    PAUSED = enum.auto()
+    """It said `response.done`: the model says nothing until it is resumed."""
     ENDED = enum.auto()
 
 
@@ -70,6 +82,10 @@ class ResponseTrigger(enum.Enum):
 
     BEGIN = enum.auto()
     OUTPUT = enum.auto()
+    ASIDE = enum.auto()
+    """A sign of life."""
+    PAUSE = enum.auto()
+    RESUME = enum.auto()
     END = enum.auto()
 
 
@@ -77,6 +93,13 @@ RESPONSE_TABLE: Mapping[ResponseState, Mapping[ResponseTrigger, ResponseState]] 
     ResponseState.NEW: {ResponseTrigger.BEGIN: ResponseState.OPEN},
     ResponseState.OPEN: {
         ResponseTrigger.OUTPUT: ResponseState.OPEN,
+        ResponseTrigger.ASIDE: ResponseState.OPEN,
+        ResponseTrigger.PAUSE: ResponseState.PAUSED,
+        ResponseTrigger.END: ResponseState.ENDED,
+    },
+    ResponseState.PAUSED: {
+        ResponseTrigger.ASIDE: ResponseState.PAUSED,
+        ResponseTrigger.RESUME: ResponseState.OPEN,
         ResponseTrigger.END: ResponseState.ENDED,
     },
     ResponseState.ENDED: {},

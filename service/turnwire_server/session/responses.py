@@ -71,6 +71,10 @@ def new_response(
         if has(create, name):
             setattr(response, name, getattr(create, name))
     response.metadata.update(create.metadata)
+    if create.HasField("conversation"):
+        response.conversation.id = create.conversation.id or create.conversation.object.id
+    if create.HasField("prompt"):
+        response.prompt.CopyFrom(create.prompt)
     if create.HasField("prompt_cache_options"):
         response.prompt_cache_options.CopyFrom(create.prompt_cache_options)
     if event_id is not None:

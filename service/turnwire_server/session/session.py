@@ -1,28 +1,39 @@
 """The session: lanes, cache and queue of one connection. Pure and synchronous.
 
-The driver feeds it (`receive`, `refuse`, `end_turn`, `close`) and after each call pulls what
-came of it: `events_to_send()`, `turns_to_start()`, `turns_to_cancel()`. A peer's fault is
-answered with an event; only a driver's fault raises.
+The driver feeds it (`receive`, `refuse`, `end_turn` and the rest) and after each call pulls what
+came of it: `events_to_send()`, `turns_to_start()`, `turns_to_wake()`, `turns_to_cancel()`. A
+peer's fault is answered with an event; only a driver's fault raises.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 
 from turnwire.v1 import client_event_pb2, error_pb2, item_pb2, server_event_pb2
 from turnwire_server.session.cache import CachedResponse, ResponseCache
-from turnwire_server.session.errors import Rejection, quoted
+from turnwire_server.session.conversation import Conversation
+from turnwire_server.session.errors import Rejection
+from turnwire_server.session.item_rules import ItemRules
 from turnwire_server.session.lanes import Lanes, check_lane_name
 from turnwire_server.session.lifecycle import TurnTrigger
+from turnwire_server.session.opening import NOT_RESUMED, check_start
+from turnwire_server.session.recent_ids import RecentIds
+from turnwire_server.session.rollout import Appended, take_append
 from turnwire_server.session.settings import SessionSettings
-from turnwire_server.session.steering import inject_failed, steer_failed
+from turnwire_server.session.steering import Steering, inject_failed, refusal_events
+from turnwire_server.session.tool_rules import ToolCatalogue
 from turnwire_server.session.turns import Turn
 
 __all__ = ["Session"]
 
 _MAX_EVENT_ID_CHARS = 256
 """An `event_id` comes back in answers, which are bounded; a longer one is refused."""
+
+_UNKNOWN_EVENT = Rejection(
+    error_pb2.ERROR_REASON_UNKNOWN_EVENT_TYPE,
+    "The event has no arm that this server knows.",
+    param="type",
+)
 
 ServerEvent = server_event_pb2.ServerEvent
 
@@ -42,13 +53,22 @@ class Session:
         self._new_id = new_id
         self._lanes = Lanes(settings)
         self._cache = ResponseCache(settings.max_warm_ups)
-        self._event_ids: OrderedDict[str, None] = OrderedDict()
+        self._rules = ItemRules(
+            new_id, lambda _: None, ToolCatalogue(), is_strict=settings.strict_content
+        )
+        """For messages and outputs that come without a create."""
+        self._steering = Steering(settings, self._rules, new_id=new_id)
+        self._event_ids = RecentIds(settings.max_event_ids)
+        """Of accepted events: one that was turned away may be sent again as it was."""
         self._received = 0
         self._turns = 0
         self._closed_to_creates: Rejection | None = None
         self._events: list[ServerEvent] = []
         self._to_start: list[Turn] = []
+        self._to_wake: list[Turn] = []
         self._to_cancel: list[Turn] = []
+        self.is_input_closed = False
+        """Whether no client event can come any more."""
         self.wants_session_events = False
         """Whether the client opened the session explicitly, so that it knows our extensions."""
 
@@ -62,6 +82,11 @@ class Session:
     def turns_to_start(self) -> list[Turn]:
         """Return and forget the turns to start. Each must come back by `end_turn`."""
         turns, self._to_start = self._to_start, []
+        return turns
+
+    def turns_to_wake(self) -> list[Turn]:
+        """Return and forget the paused turns that must go on: with `turn.appended`, if there is."""
+        turns, self._to_wake = self._to_wake, []
         return turns
 
     def turns_to_cancel(self) -> list[Turn]:
@@ -117,7 +142,7 @@ class Session:
             case "response_cancel":
                 self._cancel(event.response_cancel, stream_id, event_id)
             case "response_steer":
-                self._steer(event.response_steer)
+                self._steer(event.response_steer, event_id, now)
             case "response_inject":
                 self._events.append(inject_failed(event.response_inject, stream_id))
             case "response_append":
@@ -125,25 +150,9 @@ class Session:
             case "turnwire_session_start":
                 self._start(event.turnwire_session_start, event_id)
             case "turnwire_session_resume":
-                self._reject(
-                    Rejection(
-                        error_pb2.ERROR_REASON_SESSION_NOT_FOUND,
-                        "No session can be resumed with this id and token.",
-                        param="session_id",
-                    ),
-                    None,
-                    event_id,
-                )
+                self._reject(NOT_RESUMED, None, event_id)
             case _:  # None
-                self._reject(
-                    Rejection(
-                        error_pb2.ERROR_REASON_UNKNOWN_EVENT_TYPE,
-                        "The event has no arm that this server knows.",
-                        param="type",
-                    ),
-                    stream_id,
-                    event_id,
-                )
+                self._reject(_UNKNOWN_EVENT, stream_id, event_id)
 
     def refuse(
         self,
@@ -189,17 +198,45 @@ class Session:
                 evicted if it was on the same lane. Creates that wait for this turn get it as
                 their parent, pinned; without one they will not find their parent.
         """
+        successor, answers = self._steering.end(turn, outcome, closed=self._closed_to_creates)
+        self._events += answers
         turn.move(TurnTrigger.END)
         self._lanes.release(turn)
         if outcome is not None:
             self._cache.put(outcome)
-        else:
+        elif turn.has_begun or not turn.is_successor:
             self._evict_parent(turn)
         for waiting in self._lanes.waiting():
             if waiting.parent_turn is turn:
                 waiting.parent_turn = None
                 waiting.parent = outcome
+        if successor is not None:
+            self._lanes.enqueue_first(successor)
         self._start_ready()
+        self._events += self._steering.announce()
+
+    def pause_turn(self, turn: Turn, conversation: Conversation) -> None:
+        """Note that a running rollout waits for the outputs of the calls in `conversation`.
+
+        `turns_to_wake` says when it goes on.
+        """
+        turn.move(TurnTrigger.PAUSE)
+        turn.paused_at = conversation
+
+    def end_pause(self, turn: Turn) -> None:
+        """Note that a paused turn waits no longer, though nothing was appended."""
+        turn.move(TurnTrigger.RESUME)
+
+    def take_back(self, turn: Turn, appended: Appended) -> None:
+        """Note that what was appended cannot be used: the turn waits as before."""
+        turn.move(TurnTrigger.PAUSE)
+        turn.steers = appended.steers + turn.steers
+        self._event_ids.discard(appended.event_id)
+
+    def close_input(self) -> None:
+        """Note that no client event can come any more: nothing that is paused can go on."""
+        self.is_input_closed = True
+        self._to_wake += [turn for turn in self._lanes.running if turn.is_paused]
 
     def close_to_creates(self, rejection: Rejection) -> None:
         """Answer every further create with `rejection`, in its lane's order."""
@@ -221,9 +258,13 @@ class Session:
         for turn in waiting:
             self._lanes.withdraw(turn)
             turn.move(TurnTrigger.CANCEL)
+        for turn in unstarted:
+            if turn.applies and not turn.is_successor:
+                self._steering.put_back(turn)
+        self._events += self._steering.drop_all(rejection)
         if rejection is not None:
             for turn in (*unstarted, *waiting):
-                self._reject(rejection, turn.lane, turn.event_id)
+                self._events += refusal_events(turn, rejection)
         for turn in self._lanes.running:
             self._cancel_running(turn)
 
@@ -272,15 +313,8 @@ class Session:
         if rejection is not None:
             self._reject(rejection, stream_id, event_id)
             return
-        if event_id is not None:
-            self._remember(event_id)
+        self._event_ids.add(event_id)
         self._start_ready()
-
-    def _remember(self, event_id: str) -> None:
-        """Note an accepted create. One that never got in line may be sent again as it was."""
-        self._event_ids[event_id] = None
-        if len(self._event_ids) > self._settings.max_event_ids:
-            self._event_ids.popitem(last=False)
 
     def _pin_parent(self, turn: Turn) -> None:
         parent_id = turn.previous_response_id
@@ -294,6 +328,7 @@ class Session:
         while (turn := self._lanes.pop_ready()) is not None:
             turn.move(TurnTrigger.START)
             if turn.refusal is None:
+                self._events += self._steering.start(turn)
                 self._to_start.append(turn)
                 continue
             turn.move(TurnTrigger.END)
@@ -341,8 +376,16 @@ class Session:
         self._reject(rejection, turn.lane, turn.event_id)
         self._start_ready()
 
-    def _steer(self, steer: client_event_pb2.ResponseSteer) -> None:
-        self._events.append(steer_failed(steer, self._running_response(steer.previous_response_id)))
+    def _steer(
+        self, steer: client_event_pb2.ResponseSteer, event_id: str | None, now: float
+    ) -> None:
+        if event_id in self._event_ids:
+            return
+        target = self._running_response(steer.previous_response_id)
+        answer = self._steering.take(steer, target, now=now)
+        self._events.append(answer)
+        if answer.HasField("response_steer_accepted"):
+            self._event_ids.add(event_id)
 
     def _append(
         self,
@@ -350,32 +393,24 @@ class Session:
         stream_id: str | None,
         event_id: str | None,
     ) -> None:
-        rejection = Rejection(
-            error_pb2.ERROR_REASON_RESPONSE_NOT_FOUND,
-            f"No paused response {quoted(append.response_id)} waits for input.",
-            param="response_id",
-        )
-        self._reject(rejection, stream_id, event_id)
+        if event_id in self._event_ids:
+            return
+        turn = self._running_response(append.response_id)
+        rejection = take_append(append, turn, self._rules, stream_id, event_id)
+        if rejection is not None:
+            self._reject(rejection, stream_id, event_id)
+        elif turn is not None:
+            self._to_wake.append(turn)
+            self._event_ids.add(event_id)
 
     def _start(self, start: client_event_pb2.TurnwireSessionStart, event_id: str | None) -> None:
-        if self._received > 1:
-            rejection = Rejection(
-                error_pb2.ERROR_REASON_INVALID_VALUE,
-                "turnwire.session.start must be the first event of a connection.",
-                param="type",
-            )
+        rejection = check_start(start, is_first=self._received == 1)
+        if rejection is not None:
             self._reject(rejection, None, event_id)
-        elif start.resume:
-            rejection = Rejection(
-                error_pb2.ERROR_REASON_UNSUPPORTED_VALUE,
-                "This server does not resume sessions yet.",
-                param="resume",
-            )
-            self._reject(rejection, None, event_id)
-        else:
-            self.wants_session_events = True
-            started = server_event_pb2.TurnwireSessionStarted(session_id=self.id)
-            self._events.append(ServerEvent(turnwire_session_started=started))
+            return
+        self.wants_session_events = True
+        started = server_event_pb2.TurnwireSessionStarted(session_id=self.id)
+        self._events.append(ServerEvent(turnwire_session_started=started))
 
     def _running_response(self, response_id: str) -> Turn | None:
         for turn in self._lanes.running:

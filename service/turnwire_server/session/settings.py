@@ -23,5 +23,7 @@ class SessionSettings:
     """Warm-ups that stay usable after a newer response took their lane."""
     max_event_ids: int = 1024
     """Newest `event_id`s of accepted creates, remembered to recognise a repeated one."""
+    max_pending_steers: int = 16
+    """Steers that may wait for one response."""
     strict_content: bool = False
     """Whether assistant messages may hold `output_text` and `refusal` only."""

@@ -10,8 +10,8 @@ import hashlib
 import json
 import re
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 from turnwire.v1 import error_pb2, response_pb2, tool_pb2
@@ -34,6 +34,8 @@ class CheckedTools:
     """One per tool that this server does not run: the model is not told of it."""
     echo: tuple[tool_pb2.Tool, ...]
     """The tools as `response.tools` shows them: without credentials."""
+    grammars: Mapping[str, str] = field(default_factory=dict)
+    """Qualified name -> path of its `format`, for the tools that have a grammar."""
 
 
 def is_json_object(text: str) -> bool:
@@ -122,7 +124,7 @@ def _check(
         fingerprint = b""
     specs = tuple(checker.specs.values())
     echo = tuple(_without_credentials(tool) for tool in tools)
-    return CheckedTools(ToolSet.of(specs, fingerprint), warnings, echo)
+    return CheckedTools(ToolSet.of(specs, fingerprint), warnings, echo, checker.grammars)
 
 
 def _without_credentials(tool: tool_pb2.Tool) -> tool_pb2.Tool:
@@ -141,6 +143,7 @@ class _Checker:
     def __init__(self) -> None:
         self.specs: dict[str, ToolSpec] = {}
         self.warnings: list[response_pb2.Warning] = []
+        self.grammars: dict[str, str] = {}
         self.is_replacing = False
 
     def read(self, tools: Sequence[tool_pb2.Tool], path: str) -> Rejection | None:
@@ -215,6 +218,8 @@ class _Checker:
             grammar=grammar.definition,
             grammar_syntax=grammar.syntax,
         )
+        if spec.grammar:
+            self.grammars[spec.qualified_name] = f"{path}.format"
         return self._add(spec, path)
 
     def _add(self, spec: ToolSpec, path: str) -> Rejection | None:

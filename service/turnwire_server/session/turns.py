@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from turnwire.v1 import client_event_pb2
+from typing import TYPE_CHECKING
+
+from turnwire.v1 import client_event_pb2, item_pb2
 from turnwire_server.session.cache import CachedResponse
+from turnwire_server.session.conversation import Conversation
 from turnwire_server.session.errors import Rejection
 from turnwire_server.session.lifecycle import TURN_TABLE, TurnState, TurnTrigger, next_state
+
+if TYPE_CHECKING:
+    from turnwire_server.session.rollout import Appended
+    from turnwire_server.session.steering import Steer
 
 __all__ = ["Turn"]
 
@@ -14,17 +21,24 @@ class Turn:
     """One create on its lane. Made by the session, run by the driver."""
 
     __slots__ = (
+        "appended",
+        "applies",
         "create",
         "event_id",
+        "has_begun",
+        "is_successor",
         "lane",
         "number",
         "parent",
         "parent_turn",
+        "paused_at",
         "received_at",
         "refusal",
         "response_id",
         "size",
         "state",
+        "steers",
+        "takes_steers",
     )
 
     def __init__(
@@ -57,6 +71,20 @@ class Turn:
         self.parent_turn: Turn | None = None
         """The parent while it still runs on this session."""
         self.state = TurnState.QUEUED
+        self.has_begun = False
+        """Whether `response.created` was sent: from then on the client knows its id."""
+        self.takes_steers = False
+        """Whether it may be steered; set when it begins."""
+        self.steers: tuple[Steer, ...] = ()
+        """Steers that it was given and has not applied, oldest first."""
+        self.applies: tuple[Steer, ...] = ()
+        """Steers of its parent: their messages come before its own input."""
+        self.is_successor = False
+        """Whether no client asked for it: it follows a response that was steered."""
+        self.paused_at: Conversation | None = None
+        """Everything up to and with the calls that it waits for, while it is paused."""
+        self.appended: Appended | None = None
+        """The input that ended the pause, until the driver takes it."""
 
     @property
     def previous_response_id(self) -> str | None:
@@ -74,12 +102,27 @@ class Turn:
         return self.state in (TurnState.CANCELLING, TurnState.CANCELLED)
 
     @property
+    def is_paused(self) -> bool:
+        """Whether it is a rollout that waits for input."""
+        return self.state is TurnState.PAUSED
+
+    @property
+    def steered_items(self) -> list[item_pb2.Item]:
+        """The messages of the steers that it applies, in order."""
+        return [item for steer in self.applies for item in steer.items]
+
+    @property
     def is_warm_up(self) -> bool:
         """Whether it prepares state and generates nothing."""
         create = self.create
         return (create.HasField("generate") and not create.generate) or (
             create.prompt_cache_options.prewarm
         )
+
+    def begin(self, *, takes_steers: bool) -> None:
+        """Note that `response.created` is sent."""
+        self.has_begun = True
+        self.takes_steers = takes_steers
 
     def move(self, trigger: TurnTrigger) -> None:
         """Move along `TURN_TABLE`."""

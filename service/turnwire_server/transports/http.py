@@ -15,6 +15,7 @@ from turnwire_server.runtime.services import Services
 from turnwire_server.runtime.unary import UnaryApi
 from turnwire_server.session.errors import Rejection
 from turnwire_server.transports.admin import admin_routes
+from turnwire_server.transports.http_conversations import ConversationsApi
 from turnwire_server.transports.http_errors import answer_errors, error_answer, name_answer
 from turnwire_server.transports.http_responses import TENANT, ResponsesApi
 from turnwire_server.transports.turns import bearer_token
@@ -62,6 +63,7 @@ def make_web_app(
         app.router.add_post(path, api.create)
         app.router.add_route("HEAD", path, _head)
     app.router.add_routes(api.routes())
+    app.router.add_routes(ConversationsApi(services).routes())
     app.router.add_routes(admin_routes(services))
     app.router.add_get("/openapi.json", _describe)
     return app

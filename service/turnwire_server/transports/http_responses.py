@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import TypeVar
 
@@ -42,7 +42,7 @@ from turnwire_server.transports.turns import (
     run_turn,
 )
 
-__all__ = ["TENANT", "ResponsesApi"]
+__all__ = ["TENANT", "ResponsesApi", "accepted", "answer", "page_limit"]
 
 logger = logging.getLogger("turnwire.transports")
 
@@ -106,7 +106,12 @@ class _SseSink:
         return sse_comment("keepalive")
 
 
-def _accepted(value: ValueT | Fault | Rejection) -> ValueT:
+def accepted(value: ValueT | Fault | Rejection) -> ValueT:
+    """Return `value` unless it says why not.
+
+    Raises:
+        RefusedError: It does.
+    """
     if isinstance(value, Fault):
         raise RefusedError(rejection_of(value))
     if isinstance(value, Rejection):
@@ -114,9 +119,29 @@ def _accepted(value: ValueT | Fault | Rejection) -> ValueT:
     return value
 
 
-def _answer(message: Message | Rejection) -> web.Response:
-    body = _codec.dumps(_accepted(message))
+def answer(message: Message | Rejection) -> web.Response:
+    """Return a message as the answer.
+
+    Raises:
+        RefusedError: It is a rejection.
+    """
+    body = _codec.dumps(accepted(message))
     return web.Response(body=body, content_type="application/json")
+
+
+def page_limit(query: Mapping[str, str]) -> int | None:
+    """Return the `limit` of a query, None when it has none.
+
+    Raises:
+        RefusedError: It is no number.
+    """
+    limit = query.get("limit")
+    if limit is None:
+        return None
+    if not (limit.isascii() and limit.isdecimal() and len(limit) <= 9):
+        message = "`limit` is a whole number."
+        raise RefusedError(Rejection(ERROR_REASON_INVALID_TYPE, message, "limit"))
+    return int(limit)
 
 
 class ResponsesApi:
@@ -148,7 +173,7 @@ class ResponsesApi:
         if (refusal := overload(self._services)) is not None:
             raise RefusedError(refusal)
         body = await self._body(request)
-        create = _accepted(decode_create(body))
+        create = accepted(decode_create(body))
         run = self._stream if create.stream else self._complete
         return await run(request, create, len(body))
 
@@ -161,7 +186,7 @@ class ResponsesApi:
             return error_answer(_NO_OUTCOME)
         if (error := error_of(sink.terminal)) is not None:
             return error_answer(error, sink.terminal.error.status)
-        return _answer(response_of(sink.terminal))
+        return answer(response_of(sink.terminal))
 
     async def _stream(
         self, request: web.Request, create: ResponseCreate, size: int
@@ -202,7 +227,7 @@ class ResponsesApi:
     async def _by_id(
         self, request: web.Request, call: Callable[..., Awaitable[Message | Rejection]]
     ) -> web.Response:
-        return _answer(await call(request.match_info["response_id"], tenant=TENANT.get()))
+        return answer(await call(request.match_info["response_id"], tenant=TENANT.get()))
 
     async def list_input_items(self, request: web.Request) -> web.Response:
         """List the items that a stored response was given."""
@@ -213,27 +238,26 @@ class ResponsesApi:
             order=query.get("order"),
             include=[*query.getall("include", []), *query.getall("include[]", [])],
         )
-        if (limit := query.get("limit")) is not None:
-            if not (limit.isascii() and limit.isdecimal() and len(limit) <= 9):
-                message = "`limit` is a whole number."
-                raise RefusedError(Rejection(ERROR_REASON_INVALID_TYPE, message, "limit"))
-            asked.limit = int(limit)
-        return _answer(await self._unary.list_input_items(asked, tenant=TENANT.get()))
+        if (limit := page_limit(query)) is not None:
+            asked.limit = limit
+        return answer(await self._unary.list_input_items(asked, tenant=TENANT.get()))
 
     async def count_input_tokens(self, request: web.Request) -> web.Response:
         """Count the tokens of an input."""
-        create = _accepted(decode_create(await self._body(request)))
-        return _answer(await self._unary.count_input_tokens(create, tenant=TENANT.get()))
+        create = accepted(decode_create(await self._body(request)))
+        return answer(await self._unary.count_input_tokens(create, tenant=TENANT.get()))
 
     async def compact(self, request: web.Request) -> web.Response:
-        """Make a conversation shorter."""
-        asked = _accepted(decode_compact(await self._body(request)))
-        return _answer(await self._unary.compact(asked, tenant=TENANT.get()))
+        """Make a conversation shorter; the client's hanging up cancels it."""
+        if (refusal := overload(self._services)) is not None:
+            raise RefusedError(refusal)
+        asked = accepted(decode_compact(await self._body(request)))
+        return answer(await self._unary.compact(asked, tenant=TENANT.get()))
 
     async def list_models(self, request: web.Request) -> web.Response:
         """List the models."""
-        return _answer(self._unary.list_models())
+        return answer(self._unary.list_models())
 
     async def get_model(self, request: web.Request) -> web.Response:
         """Return a model."""
-        return _answer(self._unary.get_model(request.match_info["model"]))
+        return answer(self._unary.get_model(request.match_info["model"]))

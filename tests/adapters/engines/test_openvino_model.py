@@ -14,6 +14,7 @@ import pytest_asyncio
 
 from turnwire.v1 import content_pb2, item_pb2
 from turnwire_server.adapters.engines.openvino import OpenVinoEngine, OpenVinoSettings
+from turnwire_server.adapters.renderers.chat_model import model_of_gguf
 from turnwire_server.adapters.renderers.chat_template import ChatTemplateRenderer
 from turnwire_server.adapters.renderers.gguf import read_gguf
 from turnwire_server.ports.engine import (
@@ -65,7 +66,7 @@ async def engine(smollm2_path: Path) -> AsyncIterator[OpenVinoEngine]:
 
 @pytest.fixture(scope="module")
 def renderer(smollm2_path: Path) -> ChatTemplateRenderer:
-    return ChatTemplateRenderer(read_gguf(smollm2_path))
+    return ChatTemplateRenderer(model_of_gguf(read_gguf(smollm2_path)))
 
 
 @pytest.fixture(scope="module")

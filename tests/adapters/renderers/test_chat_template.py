@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from harness.gguf_files import CHATML, SPECIALS, tiny_metadata, write_gguf
 from turnwire.v1 import content_pb2, item_pb2
+from turnwire_server.adapters.renderers.chat_model import ChatModelFailure, model_of_gguf
 from turnwire_server.adapters.renderers.chat_template import ChatTemplateRenderer
-from turnwire_server.adapters.renderers.gguf import GgufFailure, GgufFile, read_gguf
+from turnwire_server.adapters.renderers.gguf import GgufFile, read_gguf
 from turnwire_server.ports.engine import Constraint
 from turnwire_server.ports.renderer import Rendered, RenderFailure, RenderRequest, ToolForce
 from turnwire_server.session.output import CallDelta, CallEnded, CallStarted, TextDelta
@@ -76,7 +77,7 @@ def make(tmp_path_factory):
         )
 
     def renderer(template: str = CHATML, **changes) -> ChatTemplateRenderer:
-        return ChatTemplateRenderer(gguf(template, **changes))
+        return ChatTemplateRenderer(model_of_gguf(gguf(template, **changes)))
 
     renderer.gguf = gguf
     return renderer
@@ -517,7 +518,7 @@ def test_a_template_that_refuses_is_reported_without_its_words(make):
     ],
 )
 def test_a_template_that_cannot_be_used_is_named(make, template, words):
-    with pytest.raises(GgufFailure, match=rf"tiny\.gguf has a chat template .*{words}"):
+    with pytest.raises(ChatModelFailure, match=rf"tiny\.gguf has a chat template .*{words}"):
         make(template)
 
 

@@ -103,6 +103,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """The response does not run now."""
     ERROR_REASON_SUCCESSOR_CREATION_FAILED: _ErrorReason.ValueType  # 38
     """The response that should have followed a steer could not start."""
+    ERROR_REASON_CONVERSATION_NOT_FOUND: _ErrorReason.ValueType  # 39
+    """No conversation has this id, or another tenant's has. `param` is `conversation`."""
+    ERROR_REASON_CONVERSATION_LOCKED: _ErrorReason.ValueType  # 40
+    """A response of this conversation runs. Retry when it is over. `param` is `conversation`."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why something was refused or broke. Clients must tolerate new values. The comment of each
@@ -188,6 +192,10 @@ ERROR_REASON_RESPONSE_NOT_ACTIVE: ErrorReason.ValueType  # 37
 """The response does not run now."""
 ERROR_REASON_SUCCESSOR_CREATION_FAILED: ErrorReason.ValueType  # 38
 """The response that should have followed a steer could not start."""
+ERROR_REASON_CONVERSATION_NOT_FOUND: ErrorReason.ValueType  # 39
+"""No conversation has this id, or another tenant's has. `param` is `conversation`."""
+ERROR_REASON_CONVERSATION_LOCKED: ErrorReason.ValueType  # 40
+"""A response of this conversation runs. Retry when it is over. `param` is `conversation`."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015
 
 @_typing.final

@@ -908,7 +908,7 @@ class Timing(_message.Message):
     """All that is not `prefill_ms` and `decode_ms`."""
     rerender_reason: _builtins.str
     """Why more than the new items were rendered: `first`, `instructions`, `tools`, `model`,
-    `template` or `store`; empty when nothing was rendered again.
+    `template`, `store`, `compaction` or `truncation`; empty when nothing was rendered again.
     """
     @_builtins.property
     def tokens(self) -> Global___TimingTokens:

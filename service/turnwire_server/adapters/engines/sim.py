@@ -72,6 +72,7 @@ class SimEngine:
             name="sim",
             context_length=self._settings.context_length,
             constraints=frozenset({"json_schema", "json_object"}),
+            sampling=frozenset(),
             simulated=True,
         )
 

@@ -46,6 +46,7 @@ _SHELL_NAMES: Final = (
 )
 _COMMAND_KEYS: Final = ("cmd", "command")
 _COMMAND: Final = "echo hello"
+_SUMMARY_CHARS: Final = 400
 _CODE_MODE: Final = f'text(await tools.exec_command({{cmd:"{_COMMAND}"}}))'
 _WORDS: Final = (
     "a tool answers when it is asked and waits when it is not",
@@ -100,6 +101,8 @@ class SimAgent:
     def output(self, request: EngineRequest) -> SimOutput:
         """Return what the model will say to `request`."""
         outline = request.outline
+        if outline.task == "summary":
+            return self.text_output(_summary(request))
         script = self._script(outline)
         if script.steps:
             return self._replayed(script)
@@ -240,6 +243,12 @@ class SimAgent:
         for index, part in enumerate(parts):
             encode = self._tokens.encode if index == 1 else self._tokens.encode_template
             ids += encode(part)
+
+
+def _summary(request: EngineRequest) -> str:
+    words = request.outline.last_user_text[:_SUMMARY_CHARS]
+    asked = f" The user's last words were: {words}" if words else ""
+    return f"Simulated summary of a conversation of {len(request.ids)} tokens.{asked}"
 
 
 def _preferred(tools: ToolSet) -> ToolSpec:

@@ -13,7 +13,7 @@ from turnwire_server.ports.renderer import ToolForce
 from turnwire_server.session.output import CallDelta, CallEnded, CallStarted, OutputPiece
 from turnwire_server.session.tools import ToolSet, ToolSpec
 
-__all__ = ["CallMembers", "find_tool", "forced_call_schema"]
+__all__ = ["CallMembers", "arguments_schema", "find_tool", "forced_call_schema"]
 
 
 class CallMembers:
@@ -108,23 +108,28 @@ def find_tool(tools: ToolSet, name: str) -> ToolSpec | None:
     return candidates[0] if len(candidates) == 1 else None
 
 
-def forced_call_schema(tools: ToolSet, force: ToolForce) -> str:
+def forced_call_schema(
+    tools: ToolSet, force: ToolForce, *, key: str = "arguments", as_list: bool = False
+) -> str:
     """Return the JSON Schema, as JSON text, of one call of a tool that `force` allows.
 
-    The object has `name` first, then `arguments` (`input`, a string, for a custom tool), which
-    is the order that a parser can stream.
+    The object has `name` first, then its arguments under `key` (`input`, a string, for a custom
+    tool), which is the order that a parser can stream. With `as_list` it is in a list, of more
+    than one when `force` allows that.
     """
     calls: list[object] = []
     several = len(force.tool_names) > 1
+    arguments_key = key
+    root = "#/items" if as_list else "#"
     for index, name in enumerate(force.tool_names):
         tool = tools.by_qualified_name[name]
-        base = f"#/anyOf/{index}" if several else "#"
+        base = f"{root}/anyOf/{index}" if several else root
         if tool.kind == "custom":
             key = "input"
             value: object = {"type": "string"}
         else:
-            key = "arguments"
-            value = _arguments_schema(tool, f"{base}/properties/arguments")
+            key = arguments_key
+            value = arguments_schema(tool, f"{base}/properties/{key}")
         calls.append(
             {
                 "type": "object",
@@ -133,10 +138,15 @@ def forced_call_schema(tools: ToolSet, force: ToolForce) -> str:
                 "additionalProperties": False,
             }
         )
-    return json.dumps({"anyOf": calls} if several else calls[0], ensure_ascii=False)
+    schema: object = {"anyOf": calls} if several else calls[0]
+    if as_list:
+        limits = {"minItems": 1} if force.parallel else {"minItems": 1, "maxItems": 1}
+        schema = {"type": "array", "items": schema, **limits}
+    return json.dumps(schema, ensure_ascii=False)
 
 
-def _arguments_schema(tool: ToolSpec, place: str) -> object:
+def arguments_schema(tool: ToolSpec, place: str = "#") -> object:
+    """Return the schema of the arguments of `tool`, its references made for standing at `place`."""
     try:
         schema: object = json.loads(tool.parameters or "{}")
     except ValueError:

@@ -1,66 +1,60 @@
-"""Renders for a real model: the chat template and the vocabulary of its GGUF file.
+"""Renders for a real model: with the chat template and the vocabulary of its files.
 
 What the engine has seen stays as it is. A turn renders only its new items, by letting the
 template write them behind a dummy conversation and taking what they add (the *bridge*). A
 template for which that does not work gets the whole conversation again, and keeps the ids of
-the longest common prefix of what it writes.
+the longest common prefix of what it writes. So does one that rewrites history, if it is asked to.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
-from turnwire.v1 import item_pb2
-from turnwire_server.adapters.renderers.call_members import forced_call_schema
-from turnwire_server.adapters.renderers.detokenizer import Detokenizer
-from turnwire_server.adapters.renderers.gguf import GgufFailure, GgufFile
-from turnwire_server.adapters.renderers.gguf_tokenizer import GgufTokenizer
+from turnwire_server.adapters.renderers.chat_model import ChatModel, ChatModelFailure
+from turnwire_server.adapters.renderers.fingerprints import (
+    digest,
+    rerender_reason,
+    turn_fingerprint,
+)
+from turnwire_server.adapters.renderers.formats.call_parser import CallParser
+from turnwire_server.adapters.renderers.formats.forced import ForcedCall, forced_call
+from turnwire_server.adapters.renderers.formats.syntax import (
+    HERMES,
+    SYNTAXES,
+    CallSyntax,
+    find_syntax,
+    find_think,
+)
 from turnwire_server.adapters.renderers.jinja_template import (
     ChatTemplate,
-    Message,
     TemplateRefusal,
     probe,
 )
-from turnwire_server.adapters.renderers.template_messages import (
-    dummy_turn,
-    free_marker,
-    guarded,
-    messages_of,
-    system_text,
-    tool_messages,
-    tools_text,
-)
-from turnwire_server.adapters.renderers.tool_calls import (
-    CALL_CLOSE,
-    CALL_OPEN,
-    THINK_CLOSE,
-    THINK_OPEN,
-    ToolCallParser,
-)
-from turnwire_server.ports.engine import Constraint, FinishReason
+from turnwire_server.adapters.renderers.template_class import HistoryRule, TemplateClass
+from turnwire_server.adapters.renderers.template_parser import ChatTemplateParser
+from turnwire_server.adapters.renderers.template_probe import probe_class
+from turnwire_server.adapters.renderers.template_text import TemplateText
+from turnwire_server.ports.engine import FinishReason
 from turnwire_server.ports.renderer import (
     Rendered,
     RenderFailure,
     RenderRequest,
     RerenderReason,
 )
-from turnwire_server.session.output import OutputPiece
 from turnwire_server.session.prompt import Prompt
 from turnwire_server.session.tokens import TokenIds
-from turnwire_server.session.tools import ToolSet
 
-__all__ = ["ChatTemplateParser", "ChatTemplateRenderer"]
+__all__ = ["ChatTemplateRenderer", "ChatTemplateSettings"]
 
 _VERSION: Final = "chat-template-1"
-_CALL_OPENING: Final = f"{CALL_OPEN}\n"
-_MARK: Final = "zqMARKqz"
 _REFUSED: Final = "the model's chat template does not accept this conversation"
-_END_TOKENS: Final = ("<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>")
 _MOST_HEADS: Final = 32
+_NO_INSTRUCTIONS: Final = digest(b"")
+_OUTPUTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
+_FACTS: Final = tuple(field.name for field in fields(TemplateClass))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,63 +65,62 @@ class _Head:
     ids: tuple[int, ...]
 
 
-class ChatTemplateParser:
-    """Reads the output of one turn."""
+@dataclass(frozen=True, slots=True)
+class ChatTemplateSettings:
+    """What to do otherwise than the template suggests. None: as found by probing."""
 
-    def __init__(self, tokenizer: GgufTokenizer, calls: ToolCallParser) -> None:
-        """Detokenize with `tokenizer`, find calls and reasoning with `calls`."""
-        self._detokenizer = Detokenizer(tokenizer.token_bytes)
-        self._calls = calls
-
-    @property
-    def done(self) -> bool:
-        """Whether nothing that could follow matters."""
-        return self._calls.done
-
-    def feed(self, ids: Sequence[int]) -> Sequence[OutputPiece]:
-        """Return what `ids` add."""
-        return self._calls.feed(self._detokenizer.feed(ids))
-
-    def finish(self, reason: FinishReason) -> Sequence[OutputPiece]:
-        """Return what was held back."""
-        pieces = [*self._calls.feed(self._detokenizer.finish())]
-        return [*pieces, *self._calls.finish(complete=reason == "stop")]
+    format: str = "auto"
+    """Name of the syntax of calls (`SYNTAXES`), `auto` for the one that the template shows."""
+    history: HistoryRule = "kept"
+    """What happens to turns that the template would rewrite."""
+    keeps_prefixes: bool | None = None
+    strips_reasoning: bool | None = None
+    inserts_in_generation_prompt: bool | None = None
+    moves_tools: bool | None = None
 
 
 class ChatTemplateRenderer:
-    """Renders for the model of one GGUF file (`ports.Renderer`).
+    """Renders for the model of one GGUF file or folder (`ports.Renderer`).
 
     Every text of a client is encoded as ordinary text: what looks like a special token in it
     never becomes one.
     """
 
-    def __init__(self, gguf: GgufFile) -> None:
-        """Build tokenizer and template of `gguf`, and find out what the template can do.
+    def __init__(self, model: ChatModel, settings: ChatTemplateSettings | None = None) -> None:
+        """Take tokenizer and template of `model`, and find out what the template can do.
 
         Raises:
-            GgufFailure: the file lacks them, or has them of a kind that is not supported.
+            ChatModelFailure: the template cannot be used, or the settings name an unknown format.
         """
-        self._tokenizer = GgufTokenizer(gguf)
-        source = gguf.text("tokenizer.chat_template")
-        bos, eos = _token_text(gguf, "bos"), _token_text(gguf, "eos")
+        settings = settings or ChatTemplateSettings()
+        self._settings = settings
+        self._tokenizer = model.tokenizer
+        source = model.template
+        self._think = find_think(source)
         try:
-            self._template = ChatTemplate(source, bos=bos, eos=eos)
-            self._abilities = probe(self._template)
-            self._close = self._find_close()
+            template = ChatTemplate(source, bos=model.bos, eos=model.eos)
+            abilities = probe(template)
+            self._text = TemplateText(
+                template, abilities, model.tokenizer, first=model.bos if model.adds_bos else ""
+            )
+            found = probe_class(template, abilities)
         except TemplateRefusal as refusal:
-            raise GgufFailure(
-                f"{gguf.path.name} has a chat template (tokenizer.chat_template) that cannot "
+            raise ChatModelFailure(
+                f"{model.file_name} has a chat template ({model.template_key}) that cannot "
                 f"be used: {refusal}."
             ) from refusal
-        self._first = bos if gguf.metadata.get("tokenizer.ggml.add_bos_token") is True else ""
-        self._reasoning = THINK_OPEN in source
-        self._stop_ids = self._find_stop_ids(gguf)
-        self._close_ids = tuple(self._tokenizer.encode_markup(self._close))
-        self._user_open = self._find_user_open()
+        facts = {name: getattr(settings, name) for name in _FACTS}
+        self._class = replace(found, **{k: v for k, v in facts.items() if v is not None})
+        self._syntax = _syntax(settings.format, source, has_tools=abilities.tools)
+        self._by_name = bool(self._syntax.arguments_marker) and (
+            self._syntax.arguments_marker in source
+        )
+        self._markers = self._control_markers()
+        self._close_ids = tuple(self._tokenizer.encode_markup(self._text.close))
+        self._stop_ids = self._find_stop_ids(model)
         self._heads: OrderedDict[str, _Head] = OrderedDict()
-        name = gguf.text("general.name", "")
-        self._fingerprint = _digest(
-            "\0".join((_VERSION, name, self._tokenizer.digest, source)).encode()
+        self._fingerprint = digest(
+            "\0".join((_VERSION, model.name, self._tokenizer.digest, source)).encode()
         )
 
     @property
@@ -140,16 +133,32 @@ class ChatTemplateRenderer:
         """Ids that end an assistant turn."""
         return self._stop_ids
 
+    @property
+    def template_class(self) -> TemplateClass:
+        """What the template does to a conversation as it grows."""
+        return self._class
+
+    def describe(self) -> dict[str, str]:
+        """Return what is known of the template, for an operator."""
+        return {
+            "template class": self._class.describe(),
+            "history": self._settings.history,
+            "calls": self._syntax.name,
+            "reasoning": self._think.opener if self._think is not None else "none",
+        }
+
     def render(self, request: RenderRequest) -> Rendered:
         """Render one turn; work is proportional to the new items where the template allows it.
 
         Raises:
             RenderFailure: an item has no text, or the template refuses the conversation.
         """
-        fingerprint = self._full_fingerprint(request)
-        reason = self._reason(request.previous, fingerprint)
+        fingerprint = turn_fingerprint(self._fingerprint, request)
         previous = request.previous
-        if previous is not None and reason in ("", "instructions", "tools"):
+        reason = rerender_reason(previous, fingerprint)
+        if previous is not None and self._must_rewrite(request):
+            reason = reason or "template"
+        elif previous is not None and reason in ("", "instructions", "tools"):
             rendered = self._continue(request, previous, fingerprint, reason)
             if rendered is not None:
                 return rendered
@@ -159,16 +168,18 @@ class ChatTemplateRenderer:
     def parser(self, request: RenderRequest, rendered: Rendered) -> ChatTemplateParser:
         """Return a parser for the output of this turn."""
         force = request.force
-        calls = ToolCallParser(
+        calls = CallParser(
+            self._syntax,
             request.tools,
             opening=rendered.opening,
             forced=force is not None,
             parallel=request.parallel_calls and (force is None or force.parallel),
             # Formatted text is JSON too, and it is not a call.
             lenient=request.text_format is None,
-            reasoning=self._reasoning,
+            think=self._think,
         )
-        return ChatTemplateParser(self._tokenizer, calls)
+        visible = self._markers if request.tools or self._think is not None else {}
+        return ChatTemplateParser(self._tokenizer, calls, visible, opening=rendered.opening)
 
     def sampled(self, rendered: Rendered, ids: Sequence[int], finish: FinishReason) -> Prompt:
         """Return the prompt after `ids` were sampled.
@@ -178,9 +189,11 @@ class ChatTemplateRenderer:
         """
         prompt = rendered.prompt
         tail = self._close_ids
-        if rendered.opening.endswith(_CALL_OPENING):
+        if self._syntax.closer and rendered.opening.startswith(self._syntax.opener):
             # The constraint ends with the call's object; history wants its closing marker too.
-            tail = tuple(self._tokenizer.encode_markup(f"\n{CALL_CLOSE}{self._close}"))
+            tail = tuple(
+                self._tokenizer.encode_markup(f"\n{self._syntax.closer}{self._text.close}")
+            )
         kept = list(ids)
         if kept and kept[-1] in self._stop_ids:
             if tail and kept[-1] == tail[0]:
@@ -208,7 +221,7 @@ class ChatTemplateRenderer:
         ids, head_length, rendered = previous.ids, previous.head_length, 0
         if reason:
             head = self._head(request, fingerprint)
-            if not head.ids or not head_length:
+            if not head.ids or not head_length or self._loses_system(request, previous):
                 return None
             ids = TokenIds(head.ids).extended(previous.ids.as_array(head_length))
             head_length = rendered = len(head.ids)
@@ -222,25 +235,25 @@ class ChatTemplateRenderer:
         Raises:
             TemplateRefusal: the template does not accept them.
         """
-        messages = messages_of(request.new_items, self._abilities)
-        marker = free_marker(messages)
-        messages = self._guard(messages, marker)
-        if not messages and not request.generate:
-            return []
-        base = dummy_turn(messages, _MARK, self._abilities)
-        before = self._template.render(base)
-        after = self._template.render([*base, *messages], generate=request.generate)
-        # What stands before the mark may differ: some templates show the last turn otherwise.
-        close = before.partition(_MARK)[2]
-        _, mark, added = after.partition(_MARK)
-        if not mark or not added.startswith(close):
+        bridge = self._text.bridge(request)
+        if bridge is None:
             return None
-        text = added[len(close) :]
+        close, text, marker = bridge
         # Tokens must not reach across the seam, or the ids would not be those of the whole.
         seam = self._tokenizer.starts_special(text) or self._tokenizer.ends_special(close)
         if text and not seam:
             return None
         return self._tokenizer.encode_markup(text, marker)
+
+    def _loses_system(self, request: RenderRequest, previous: Prompt) -> bool:
+        """Return whether there was a system message and is none now.
+
+        Many templates then take the first system message of the conversation in its place.
+        """
+        _, instructions, tools = previous.fingerprint.split(".")
+        had_one = instructions != _NO_INSTRUCTIONS or self._text.has_extra_system(bool(tools))
+        has_one = request.instructions or self._text.has_extra_system(bool(request.tools))
+        return bool(had_one and not has_one)
 
     # The whole conversation.
 
@@ -251,7 +264,7 @@ class ChatTemplateRenderer:
         if not reason:
             reason = "store" if history else "first"
         try:
-            text, marker = self._whole_text(request, [*history, *request.new_items])
+            text, marker = self._text.whole(request, [*history, *request.new_items])
             head = self._head(request, fingerprint)
         except TemplateRefusal as refusal:
             raise RenderFailure(_REFUSED) from refusal
@@ -266,48 +279,6 @@ class ChatTemplateRenderer:
         head_length = len(head.ids) if tuple(ids[: len(head.ids)]) == head.ids else 0
         prompt = Prompt(fingerprint, ids, head_length, self._close_ids if request.generate else ())
         return self._rendered(request, prompt, len(ids) - kept, reason)
-
-    def _whole_text(
-        self, request: RenderRequest, items: Sequence[item_pb2.Item]
-    ) -> tuple[str, str]:
-        """Return the conversation's text, and the marker that guards it.
-
-        Raises:
-            TemplateRefusal: the template does not accept it.
-        """
-        system, used = request.instructions, 0
-        if not self._abilities.later_system:
-            system, used = system_text(items, request.instructions)
-        conversation = messages_of(items[used:], self._abilities)
-        tools = tool_messages(request.tools) if self._abilities.tools else []
-        marker = free_marker([conversation, system, tools, self._extra_system(request.tools)])
-        messages = self._with_system(
-            self._guard(conversation, marker), system, request.tools, marker
-        )
-        text = self._template.render(
-            messages, tools=self._guard(tools, marker), generate=request.generate
-        )
-        if self._first and not text.startswith(self._first):
-            text = self._first + text
-        return text, marker
-
-    def _with_system(
-        self, messages: list[Message], system: str, tools: ToolSet, marker: str
-    ) -> list[Message]:
-        guard = self._tokenizer.guard
-        extra = guard(self._extra_system(tools), marker)
-        system = "\n\n".join(part for part in (guard(system, marker), extra) if part)
-        if not system:
-            return messages
-        if self._abilities.system:
-            return [{"role": "system", "content": system}, *messages]
-        if messages and messages[0]["role"] == "user":
-            first: Message = {"role": "user", "content": f"{system}\n\n{messages[0]['content']}"}
-            return [first, *messages[1:]]
-        return [{"role": "user", "content": system}, *messages]
-
-    def _extra_system(self, tools: ToolSet) -> str:
-        return tools_text(tools) if tools and not self._abilities.tools else ""
 
     # The head.
 
@@ -326,60 +297,17 @@ class ChatTemplateRenderer:
         Raises:
             TemplateRefusal: the template does not accept the instructions or the tools.
         """
-        none = _Head("", ())
-        if not self._abilities.later_system or not self._user_open:
-            return none  # messages may be part of the head, so it is not the same for all turns
-        tools = tool_messages(request.tools) if self._abilities.tools else []
-        extra = self._extra_system(request.tools)
-        marker = free_marker([request.instructions, tools, extra])
-        user: Message = {"role": "user", "content": _MARK}
-        messages = self._with_system([user], request.instructions, request.tools, marker)
-        text = self._template.render(messages, tools=self._guard(tools, marker))
-        before = self._first if self._first and not text.startswith(self._first) else ""
-        text = before + text.rpartition(_MARK)[0]
-        if not text.endswith(self._user_open):
-            return none  # the first user message holds more than the user's words
-        text = text[: -len(self._user_open)]
-        return _Head(text, tuple(self._tokenizer.encode_markup(text, marker))) if text else none
-
-    def _find_user_open(self) -> str:
-        """Return what the template writes before a user's words, "" if tokens could cross it."""
-        dummies = dummy_turn([], _MARK, self._abilities)
-        second: Message = {"role": "user", "content": _MARK}
-        try:
-            text = self._template.render([*dummies, second])
-        except TemplateRefusal:
-            return ""
-        between = text.split(_MARK)[1]
-        opened = between.removeprefix(self._close)
-        is_clean = between.startswith(self._close) and self._tokenizer.starts_special(opened)
-        return opened if is_clean else ""
+        found = self._text.head(request)
+        if found is None:
+            return _Head("", ())
+        text, marker = found
+        return _Head(text, tuple(self._tokenizer.encode_markup(text, marker)))
 
     # Ends.
 
-    def _find_close(self) -> str:
-        """Return what the template writes behind an assistant's words.
-
-        Raises:
-            TemplateRefusal: it leaves them out.
-        """
-        dummies = dummy_turn([], _MARK, self._abilities)
-        _, mark, close = self._template.render(dummies).partition(_MARK)
-        if not mark:
-            raise TemplateRefusal("it leaves out what the assistant says")
-        return close
-
-    def _find_stop_ids(self, gguf: GgufFile) -> frozenset[int]:
-        found = {
-            gguf.integer(f"tokenizer.ggml.{name}_token_id", -1) for name in ("eos", "eot", "eom")
-        }
-        found.update(
-            token for text in _END_TOKENS if (token := self._tokenizer.special_id(text)) is not None
-        )
-        close = self._tokenizer.encode_markup(self._close)
-        if close and self._tokenizer.is_special(close[0]):
-            found.add(close[0])
-        return frozenset(token for token in found if 0 <= token < self._tokenizer.size)
+    def _find_stop_ids(self, model: ChatModel) -> frozenset[int]:
+        close = self._close_ids[:1]
+        return model.known_stop_ids().union(filter(self._tokenizer.is_special, close))
 
     def _rendered(
         self, request: RenderRequest, prompt: Prompt, count: int, reason: RerenderReason
@@ -387,16 +315,16 @@ class ChatTemplateRenderer:
         """Add what makes the model begin as the turn wants it."""
         opening, constraint = "", request.text_format if request.generate else None
         ids = prompt.ids
-        if request.generate and self._reasoning:
+        if request.generate and self._think is not None:
             # The last few tokens show whether the template opened the model's reasoning.
-            end = b"".join(map(self._tokenizer.token_bytes, ids[-8:])).decode("utf-8", "replace")
-            _, think, after = end.rpartition(THINK_OPEN)
+            end = "".join(map(self._token_text, ids[-8:]))
+            _, think, after = end.rpartition(self._think.opener)
             opening = think + after if think and not after.strip() else ""
         if request.generate and request.force is not None:
-            constraint = Constraint("json_schema", forced_call_schema(request.tools, request.force))
-            added = self._tokenizer.encode_markup(f"\n{THINK_CLOSE}\n\n") if opening else []
-            opening = _CALL_OPENING
-            added += self._tokenizer.encode_markup(opening)
+            forced = self._forced(request)
+            closed = f"\n{self._think.closer}\n\n" if opening and self._think is not None else ""
+            opening, constraint = forced.opening, forced.constraint
+            added = self._tokenizer.encode_markup(closed + opening)
             ids, count = ids.extended(added), count + len(added)
         return Rendered(
             prompt=Prompt(prompt.fingerprint, ids, prompt.head_length, prompt.tail),
@@ -406,39 +334,42 @@ class ChatTemplateRenderer:
             opening=opening,
         )
 
-    # Fingerprints and guards.
+    def _forced(self, request: RenderRequest) -> ForcedCall:
+        assert request.force is not None
+        return forced_call(self._syntax, request.tools, request.force, by_name=self._by_name)
 
-    def _full_fingerprint(self, request: RenderRequest) -> str:
-        """Return renderer, instructions and tools, each as a digest of its own."""
-        tools = request.tools
-        parts = (
-            self._fingerprint,
-            _digest(request.instructions.encode()),
-            _digest(tools.fingerprint) if tools else "",
-        )
-        return ".".join(parts)
+    def _must_rewrite(self, request: RenderRequest) -> bool:
+        """Return whether the template shall write the whole conversation anew."""
+        if self._settings.history == "kept":
+            return False
+        speaks = any(item.WhichOneof("item") not in _OUTPUTS for item in request.new_items)
+        return self._class.rewrites_history(user_speaks=speaks)
 
-    def _reason(self, previous: Prompt | None, fingerprint: str) -> RerenderReason:
-        if previous is None or previous.fingerprint == fingerprint:
-            return ""
-        before, now = previous.fingerprint.split("."), fingerprint.split(".")
-        if len(before) != 3 or before[0] != now[0]:
-            return "model"
-        return "instructions" if before[1] != now[1] else "tools"
+    # Tokens.
 
-    def _guard(self, messages: list[Message], marker: str) -> list[Message]:
-        """Return `messages` with nothing in them that could become a special token."""
-        guard = self._tokenizer.guard
-        result = guarded(messages, lambda text: guard(text, marker))
-        assert isinstance(result, list)
-        return result
+    def _control_markers(self) -> dict[int, bytes]:
+        """Return the control tokens that are markup which the parser reads."""
+        think = self._think
+        markers = [*self._syntax.markers, *((think.opener, think.closer) if think else ())]
+        ids = {marker: self._tokenizer.special_id(marker) for marker in markers}
+        return {token: marker.encode() for marker, token in ids.items() if token is not None}
+
+    def _token_text(self, token: int) -> str:
+        data = self._markers.get(token) or self._tokenizer.token_bytes(token)
+        return data.decode("utf-8", "replace")
 
 
-def _token_text(gguf: GgufFile, name: str) -> str:
-    token = gguf.integer(f"tokenizer.ggml.{name}_token_id", -1)
-    tokens = gguf.texts("tokenizer.ggml.tokens")
-    return tokens[token] if 0 <= token < len(tokens) else ""
+def _syntax(name: str, template: str, *, has_tools: bool) -> CallSyntax:
+    """Return the syntax of that name, or the one that `template` shows.
 
+    A template without tools shows none: the system text then tells the model to use Hermes'.
 
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:32]
+    Raises:
+        ChatModelFailure: there is none of that name.
+    """
+    if name == "auto":
+        return find_syntax(template) if has_tools else HERMES
+    if name not in SYNTAXES:
+        known = ", ".join(sorted(SYNTAXES))
+        raise ChatModelFailure(f"There is no format {name!r}; there is auto, {known}.")
+    return SYNTAXES[name]

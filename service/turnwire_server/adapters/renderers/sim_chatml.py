@@ -12,9 +12,11 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from turnwire.v1 import content_pb2, item_pb2
+from turnwire.v1 import item_pb2
 from turnwire_server.adapters.renderers.call_members import forced_call_schema
 from turnwire_server.adapters.renderers.detokenizer import Detokenizer
+from turnwire_server.adapters.renderers.item_text import content_text, part_text
+from turnwire_server.adapters.renderers.reasoning_count import ReasoningCount
 from turnwire_server.adapters.renderers.sim_tokens import IM_END, SimTokens, sim_tokens
 from turnwire_server.adapters.renderers.tool_calls import (
     CALL_CLOSE,
@@ -53,18 +55,25 @@ _HOW_TO_CALL: Final = (
 class SimParser:
     """Reads the output of one turn."""
 
-    def __init__(self, tokens: SimTokens, calls: ToolCallParser) -> None:
-        """Detokenize with `tokens`, find calls and reasoning with `calls`."""
+    def __init__(self, tokens: SimTokens, calls: ToolCallParser, *, opening: str = "") -> None:
+        """Detokenize with `tokens`, find calls and reasoning with `calls` behind `opening`."""
         self._detokenizer = Detokenizer(tokens.token_bytes)
         self._calls = calls
+        self._count = ReasoningCount(tokens.token_bytes, opening=opening)
 
     @property
     def done(self) -> bool:
         """Whether nothing that could follow matters."""
         return self._calls.done
 
+    @property
+    def reasoning_tokens(self) -> int:
+        """How many ids gave text of reasoning."""
+        return self._count.tokens_of(self._calls.reasoning_spans)
+
     def feed(self, ids: Sequence[int]) -> Sequence[OutputPiece]:
         """Return what `ids` add."""
+        self._count.add(ids)
         return self._calls.feed(self._detokenizer.feed(ids))
 
     def finish(self, reason: FinishReason) -> Sequence[OutputPiece]:
@@ -170,6 +179,7 @@ class SimRenderer:
                 parallel=request.parallel_calls and (force is None or force.parallel),
                 reasoning=True,
             ),
+            opening=rendered.opening,
         )
 
     def sampled(self, rendered: Rendered, ids: Sequence[int], finish: FinishReason) -> Prompt:
@@ -234,12 +244,12 @@ class SimRenderer:
         kind = item.WhichOneof("item")
         match kind:
             case "message" if item.message.role == "assistant":
-                body = self._tokens.encode(_text(item.message.content))
+                body = self._tokens.encode(content_text(item.message.content))
             case "message":
                 role = item.message.role
                 if role not in _ROLES:
                     raise RenderFailure("a message has a role that the model does not know")
-                self._write_turn(role, _text(item.message.content), out, is_open=is_open)
+                self._write_turn(role, content_text(item.message.content), out, is_open=is_open)
                 return False
             case "function_call":
                 call = item.function_call
@@ -250,10 +260,12 @@ class SimRenderer:
                 member = f'"input": {json.dumps(custom.input, ensure_ascii=False)}'
                 body = self._call_body(custom.namespace, custom.name, member)
             case "function_call_output":
-                self._write_output(_text(item.function_call_output.output), out, is_open=is_open)
+                self._write_output(
+                    content_text(item.function_call_output.output), out, is_open=is_open
+                )
                 return False
             case "custom_tool_call_output":
-                text = _text(item.custom_tool_call_output.output)
+                text = content_text(item.custom_tool_call_output.output)
                 self._write_output(text, out, is_open=is_open)
                 return False
             case "reasoning":
@@ -289,35 +301,11 @@ class SimRenderer:
         return [*self._opening, *self._tokens.encode(text), *template(CALL_CLOSE)]
 
     def _reasoning_body(self, item: item_pb2.ReasoningItem) -> list[int]:
-        text = "".join(map(_part_text, item.content))
+        text = "".join(map(part_text, item.content))
         if not text:
             return []
         template = self._tokens.encode_template
         return [*template(THINK_OPEN), *self._tokens.encode(text), *template(THINK_CLOSE)]
-
-
-def _text(content: content_pb2.Content) -> str:
-    if content.WhichOneof("value") == "parts":
-        return "".join(map(_part_text, content.parts.parts))
-    return content.text
-
-
-def _part_text(part: content_pb2.ContentPart) -> str:
-    match part.WhichOneof("part"):
-        case "output_text":
-            return part.output_text.text
-        case "input_text":
-            return part.input_text.text
-        case "refusal":
-            return part.refusal.refusal
-        case "reasoning_text":
-            return part.reasoning_text.text
-        case "summary_text":
-            return part.summary_text.text
-        case "text":
-            return part.text.text
-        case kind:
-            raise RenderFailure(f"parts of type {kind or 'unknown'} cannot be rendered")
 
 
 def _tool_line(tool: ToolSpec) -> str:

@@ -6,7 +6,8 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from turnwire.v1 import content_pb2, item_pb2
+from turnwire.v1 import item_pb2
+from turnwire_server.adapters.renderers.item_text import content_text, part_text
 from turnwire_server.adapters.renderers.jinja_template import Message, TemplateAbilities
 from turnwire_server.adapters.renderers.tool_calls import CALL_CLOSE, CALL_OPEN
 from turnwire_server.ports.renderer import RenderFailure
@@ -62,7 +63,7 @@ def system_text(items: Sequence[item_pb2.Item], instructions: str) -> tuple[str,
     for item in items:
         if item.WhichOneof("item") != "message" or item.message.role in ("user", "assistant"):
             break
-        texts.append(_text(item.message.content))
+        texts.append(content_text(item.message.content))
         count += 1
     return "\n\n".join(texts), count
 
@@ -180,13 +181,13 @@ def _add_item(
         case "function_call_output":
             output = item.function_call_output
             name = names.get(output.call_id) or output.name
-            _add_output(output.call_id, name, _text(output.output), abilities, messages)
+            _add_output(output.call_id, name, content_text(output.output), abilities, messages)
         case "custom_tool_call_output":
             free = item.custom_tool_call_output
             name = names.get(free.call_id, "")
-            _add_output(free.call_id, name, _text(free.output), abilities, messages)
+            _add_output(free.call_id, name, content_text(free.output), abilities, messages)
         case "reasoning":
-            text = "".join(map(_part_text, item.reasoning.content))
+            text = "".join(map(part_text, item.reasoning.content))
             if text:
                 _assistant(messages)["reasoning_content"] = text
         case _ if kind in _SKIPPED:
@@ -198,7 +199,7 @@ def _add_item(
 def _add_message(
     message: item_pb2.MessageItem, abilities: TemplateAbilities, messages: list[Message]
 ) -> None:
-    role, text = message.role, _text(message.content)
+    role, text = message.role, content_text(message.content)
     if role not in _ROLES:
         raise RenderFailure("a message has a role that the model does not know")
     if role == "assistant":
@@ -293,27 +294,3 @@ def _parameters(tool: ToolSpec) -> object:
     except ValueError:
         parameters = {}
     return parameters if isinstance(parameters, dict) else {}
-
-
-def _text(content: content_pb2.Content) -> str:
-    if content.WhichOneof("value") == "parts":
-        return "".join(map(_part_text, content.parts.parts))
-    return content.text
-
-
-def _part_text(part: content_pb2.ContentPart) -> str:
-    match part.WhichOneof("part"):
-        case "output_text":
-            return part.output_text.text
-        case "input_text":
-            return part.input_text.text
-        case "refusal":
-            return part.refusal.refusal
-        case "reasoning_text":
-            return part.reasoning_text.text
-        case "summary_text":
-            return part.summary_text.text
-        case "text":
-            return part.text.text
-        case kind:
-            raise RenderFailure(f"parts of type {kind or 'unknown'} cannot be rendered")

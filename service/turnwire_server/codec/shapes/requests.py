@@ -6,7 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from turnwire.v1 import client_event_pb2, response_pb2, responses_service_pb2
+from turnwire.v1 import (
+    client_event_pb2,
+    conversation_pb2,
+    response_pb2,
+    responses_service_pb2,
+)
 from turnwire_server.codec.shapes.base import (
     OBJECT_TAG,
     TEXT_TAG,
@@ -19,10 +24,16 @@ from turnwire_server.codec.shapes.base import (
     alternatives,
     by_type,
 )
-from turnwire_server.codec.shapes.input import Input
+from turnwire_server.codec.shapes.input import Input, Item
 from turnwire_server.codec.shapes.tools import Tool, ToolChoice
 
-__all__ = ["CompactRequest", "ResponseCreate"]
+__all__ = [
+    "CompactRequest",
+    "CreateConversationItemsRequest",
+    "CreateConversationRequest",
+    "ResponseCreate",
+    "UpdateConversationRequest",
+]
 
 
 class ReasoningConfig(Shape, message_type=response_pb2.ReasoningConfig):
@@ -175,3 +186,24 @@ class CompactRequest(Shape, message_type=responses_service_pb2.CompactRequest):
     prompt_cache_retention: str | None = None
     service_tier: str | None = None
     image: Json = None
+
+
+class CreateConversationRequest(Shape, message_type=conversation_pb2.CreateConversationRequest):
+    """Asks for a new conversation."""
+
+    items: ListOf[Item] | None = None
+    metadata: Pairs | None = None
+
+
+class UpdateConversationRequest(Shape, message_type=conversation_pb2.UpdateConversationRequest):
+    """Asks for other metadata."""
+
+    metadata: Pairs | None
+
+
+class CreateConversationItemsRequest(
+    Shape, message_type=conversation_pb2.CreateConversationItemsRequest
+):
+    """Asks to add items to a conversation."""
+
+    items: ListOf[Item]

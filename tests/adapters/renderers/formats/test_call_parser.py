@@ -136,7 +136,7 @@ def test_an_unknown_mistral_tool_is_text_without_markers() -> None:
 # Qwen3-Coder.
 
 TAGGED = (
-    "<tool_call>\n<function=fs.write>\n<parameter=path>\na\n<b> \"</tool_call>\n</parameter>\n"
+    '<tool_call>\n<function=fs.write>\n<parameter=path>\na\n<b> "</tool_call>\n</parameter>\n'
     "<parameter=lines>\n[1,\n 2]\n</parameter>\n<parameter=mode>\nrw\n</parameter>\n"
     "</function>\n</tool_call>"
 )
@@ -169,9 +169,7 @@ def test_tags_become_json_as_the_schema_wants_it() -> None:
 )
 def test_values_are_what_their_schema_says(name: str, value: str, expected: str) -> None:
     text = f"<tool_call><function=write><parameter={name}>\n{value}\n</parameter></function>"
-    assert parse(QWEN_CODER, text) == call(
-        "write", f'{{"{name}": {expected}}}', namespace="fs"
-    )
+    assert parse(QWEN_CODER, text) == call("write", f'{{"{name}": {expected}}}', namespace="fs")
 
 
 def test_text_values_stream() -> None:
@@ -196,9 +194,7 @@ def test_functions_without_parameters_or_closing_tags_are_calls() -> None:
     text = "<tool_call><function=add><parameter=a>1</parameter>"
     assert parse(QWEN_CODER, text + "</tool_call>x") == [*call("add", '{"a": 1}'), TextDelta("x")]
     assert parse(QWEN_CODER, text) == call("add", '{"a": 1}')
-    assert parse(QWEN_CODER, text, complete=False) == call("add", '{"a": 1}')[:1] + [
-        CallDelta('{"a": 1')
-    ]
+    assert parse(QWEN_CODER, text, complete=False) == [CallStarted("add"), CallDelta('{"a": 1')]
 
 
 def test_a_tagged_call_cut_in_a_value_does_not_end() -> None:

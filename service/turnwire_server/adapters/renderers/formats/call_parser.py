@@ -111,6 +111,9 @@ class CallParser:
         self._in_list = False
         self._body: CallBody | None = None
         self._done = False
+        self._fed = 0
+        self.reasoning_spans: list[tuple[int, int]] = []
+        """Where reasoning stands in the text so far, `opening` included: ascending."""
         if forced and not opening:
             self._enter(_Marker.BARE, "")
         self._early: list[OutputPiece] = []
@@ -141,7 +144,7 @@ class CallParser:
         if self._state is _State.TEXT:
             self._say(pending, out)
         elif self._state is _State.REASONING:
-            self._reason(pending.rstrip(), out)
+            self._reason(pending.rstrip(), self._fed - len(pending), out)
         elif self._state in (_State.BODY, _State.CALL):
             if self._body is not None and self._body.started:
                 self._body.finish(out, complete=complete)
@@ -152,6 +155,7 @@ class CallParser:
     def _consume(self, text: str) -> list[OutputPiece]:
         out, self._early = self._early, []
         self._pending += text
+        self._fed += len(text)
         while not self._done and self._pending and self._step(out):
             pass
         if self._done:
@@ -348,7 +352,10 @@ class CallParser:
 
     def _reject(self, out: list[OutputPiece]) -> None:
         raw, self._raw = self._raw, ""
-        is_object = self._body is not None
+        is_object = isinstance(self._body, ObjectCall)
+        if isinstance(self._body, TagCall) and self._pending.startswith(FUNCTION_OPEN):
+            raw += FUNCTION_OPEN  # or it would be found again
+            self._pending = self._pending[len(FUNCTION_OPEN) :]
         self._body = None
         self._state = _State.TEXT
         if self._marker is _Marker.TAG and (is_object or self._syntax.is_control):
@@ -408,7 +415,7 @@ class CallParser:
         end = pending.find(closer)
         limit = end if end >= 0 else len(pending) - cut_marker(pending, closer)
         thought = pending[:limit].rstrip()
-        self._reason(thought, out)
+        self._reason(thought, self._fed - len(pending), out)
         if end < 0:
             self._pending = pending[len(thought) :]
             return False
@@ -424,9 +431,15 @@ class CallParser:
             self._fresh = self._drop_blanks = self._bare_allowed = False
             out.append(TextDelta(text))
 
-    def _reason(self, text: str, out: list[OutputPiece]) -> None:
+    def _reason(self, text: str, start: int, out: list[OutputPiece]) -> None:
+        """Say `text`, which begins at the position `start`."""
+        end = start + len(text)
         if self._drop_blanks:
             text = text.lstrip()
         if text:
             self._drop_blanks = False
+            start = end - len(text)
+            if self.reasoning_spans and self.reasoning_spans[-1][1] == start:
+                start, _ = self.reasoning_spans.pop()
+            self.reasoning_spans.append((start, end))
             out.append(ReasoningDelta(text))

@@ -19,6 +19,11 @@ class FormatParser(Protocol):
         """Whether nothing more can come out."""
         ...
 
+    @property
+    def reasoning_spans(self) -> Sequence[tuple[int, int]]:
+        """Where reasoning stands in the text so far, in characters, ascending and disjoint."""
+        ...
+
     def feed(self, text: str) -> Sequence[OutputPiece]:
         """Return what `text` adds. Holds back what could be the start of markup."""
         ...

@@ -1,0 +1,49 @@
+"""Which sampled ids were reasoning: exact, where a token may hold a thought's end and more."""
+
+from __future__ import annotations
+
+from array import array
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Iterable, Sequence
+
+__all__ = ["ReasoningCount"]
+
+
+class ReasoningCount:
+    """Remembers the ids of one output, and finds those behind parts of its text."""
+
+    def __init__(self, token_bytes: Callable[[int], bytes], *, opening: str = "") -> None:
+        """Start behind `opening`, text in the prompt that belongs to the output.
+
+        Args:
+            token_bytes: The bytes of one id, as the output was decoded with.
+            opening: Counted in positions, and by no id.
+        """
+        self._token_bytes = token_bytes
+        self._start = len(opening)
+        self._ids = array("I")
+
+    def add(self, ids: Iterable[int]) -> None:
+        """Take the ids that were sampled next."""
+        self._ids.extend(ids)
+
+    def tokens_of(self, spans: Sequence[tuple[int, int]]) -> int:
+        """Return how many ids gave some of the text within `spans`.
+
+        Args:
+            spans: Where the text begins and ends, in characters, ascending and disjoint.
+        """
+        decoder = getincrementaldecoder("utf-8")("replace")
+        begin, index, count = self._start, 0, 0
+        for token in self._ids:
+            while index < len(spans) and spans[index][1] <= begin:
+                index += 1
+            if index == len(spans):
+                break
+            data = self._token_bytes(token)
+            end = begin + len(decoder.decode(data))
+            # A token that ends inside a character is part of the next one.
+            if data and max(end, begin + 1) > spans[index][0]:
+                count += 1
+            begin = end
+        return count

@@ -1,0 +1,54 @@
+"""The conversation port: conversations that are kept by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Protocol
+
+from turnwire_server.session.conversation import EMPTY, Conversation
+from turnwire_server.session.prompt import Prompt
+
+__all__ = ["ConversationStore", "StoredConversation"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredConversation:
+    """A conversation and what it takes to continue it."""
+
+    id: str
+    tenant: str
+    created_at: int
+    """Unix seconds."""
+    metadata: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """The client's own pairs."""
+    items: tuple[bytes, ...] = ()
+    """All serialized items, oldest first: what is listed."""
+    context: Conversation = EMPTY
+    """What a model is told: the same, unless a compaction took the place of some."""
+    prompt: Prompt | None = None
+    """Token ids of `context` and their fingerprint, None when they were not kept."""
+
+
+class ConversationStore(Protocol):
+    """Keeps conversations. Every call names the tenant; others see nothing."""
+
+    async def put(self, record: StoredConversation) -> None:
+        """Keep `record`, in the place of one with the same id; when this returns, `get` finds it.
+
+        Callers see to it that no two of them change one conversation at the same time.
+        """
+        ...
+
+    async def get(self, conversation_id: str, *, tenant: str) -> StoredConversation | None:
+        """Return the record, or None when unknown, deleted or another tenant's."""
+        ...
+
+    async def delete(self, conversation_id: str, *, tenant: str) -> bool:
+        """Forget the record; return whether there was one."""
+        ...
+
+    async def close(self) -> None:
+        """Give everything back. Idempotent."""
+        ...

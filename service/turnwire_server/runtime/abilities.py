@@ -1,0 +1,93 @@
+"""What an engine can do with a create's settings: constraints, or a warning, or a refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from turnwire.v1 import client_event_pb2, error_pb2, response_pb2
+from turnwire_server.ports.engine import Constraint, EngineInfo
+from turnwire_server.session.errors import Rejection
+from turnwire_server.session.presence import number
+from turnwire_server.session.tool_choice import CheckedChoice
+from turnwire_server.session.tool_rules import CheckedTools
+from turnwire_server.session.tools import ToolSet
+
+__all__ = ["check_grammars", "ignored_settings", "text_constraint", "unforced_grammars"]
+
+Create = client_event_pb2.ResponseCreate
+
+_USUAL: Final = (
+    ("temperature", 1.0),
+    ("top_p", 1.0),
+    ("presence_penalty", 0.0),
+    ("frequency_penalty", 0.0),
+)
+"""Sampling parameters, and the value that asks for nothing."""
+
+
+def text_constraint(create: Create, engine: EngineInfo) -> Constraint | Rejection | None:
+    """Return what the answer's text must match; refused when the engine cannot see to it."""
+    match create.text.format.WhichOneof("format"):
+        case "json_schema":
+            constraint = Constraint("json_schema", create.text.format.json_schema.schema)
+        case "json_object":
+            constraint = Constraint("json_object", "")
+        case _:
+            return None
+    if constraint.kind in engine.constraints:
+        return constraint
+    return Rejection(
+        error_pb2.ERROR_REASON_UNSUPPORTED_VALUE,
+        f"The model's engine cannot hold its text to {constraint.kind}.",
+        param="text.format.type",
+    )
+
+
+def check_grammars(
+    tools: CheckedTools, choice: CheckedChoice, may_call: ToolSet
+) -> Rejection | None:
+    """Refuse a turn that must call a tool whose input would have to match a grammar.
+
+    Calls are held to JSON, and no engine can hold a member of that to a grammar too.
+    """
+    if choice.mode != "required":
+        return None
+    names = [tool.qualified_name for tool in may_call.tools]
+    if not all(name in tools.grammars for name in names):
+        return None
+    return Rejection(
+        error_pb2.ERROR_REASON_UNSUPPORTED_VALUE,
+        "The model's engine cannot hold a forced call to a grammar.",
+        param=tools.grammars[names[0]],
+    )
+
+
+def unforced_grammars(tools: CheckedTools, may_call: ToolSet) -> Iterator[response_pb2.Warning]:
+    """Yield a warning for each tool that may be called without its grammar."""
+    for tool in may_call.tools:
+        path = tools.grammars.get(tool.qualified_name)
+        if path is not None:
+            yield response_pb2.Warning(
+                code="grammar_not_enforced",
+                message="The model was told the grammar; its engine cannot hold a call to it.",
+                param=path,
+            )
+
+
+def ignored_settings(create: Create, engine: EngineInfo) -> Iterator[response_pb2.Warning]:
+    """Yield a warning for each setting that changes nothing here."""
+    if create.top_logprobs or "message.output_text.logprobs" in create.include:
+        yield response_pb2.Warning(
+            code="logprobs_not_available",
+            message="This server gives no log probabilities.",
+            param="top_logprobs" if create.top_logprobs else "include",
+        )
+    for name, usual in _USUAL:
+        value = number(create, name)
+        if value is not None and value != usual and name not in engine.sampling:
+            yield response_pb2.Warning(
+                code="sampling_not_available",
+                message=f"The model's engine has no {name}; it was ignored.",
+                param=name,
+            )

@@ -1,0 +1,115 @@
+"""A checked create as a prompt that fits its model: rendered, truncated where that is wanted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from turnwire.v1 import error_pb2, item_pb2, response_pb2
+from turnwire_server.ports.renderer import Rendered, RenderFailure, RenderRequest
+from turnwire_server.runtime.resolve import Parent
+from turnwire_server.runtime.validate import CheckedCreate
+from turnwire_server.session.errors import Rejection
+from turnwire_server.session.truncation import kept_items, turn_starts
+
+__all__ = ["Ready", "prepare", "render"]
+
+_RESERVED_PART = 8
+"""One part in so many of the context is kept for the answer when a conversation is truncated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A turn that can begin."""
+
+    checked: CheckedCreate
+    request: RenderRequest
+    rendered: Rendered
+
+
+def prepare(checked: CheckedCreate, parent: Parent) -> Ready | Rejection:
+    """Render what is new behind `parent`.
+
+    With `truncation: auto`, whole turns of a conversation that is too long are left out, oldest
+    first, and what continues the turn does not have them either. Refused is what does not fit.
+    """
+    request = checked.render_request(parent)
+    rendered = render(checked, request)
+    if isinstance(rendered, Rejection):
+        return rendered
+    if _fits(checked, rendered):
+        return Ready(checked, request, rendered)
+    if checked.create.truncation == "auto":
+        return _truncated(checked, parent, request) or _too_long(checked, rendered)
+    return _too_long(checked, rendered)
+
+
+def render(checked: CheckedCreate, request: RenderRequest) -> Rendered | Rejection:
+    """Render; refuse what the model's template refuses."""
+    try:
+        return checked.model.renderer.render(request)
+    except RenderFailure as failure:
+        return Rejection(error_pb2.ERROR_REASON_INVALID_PROMPT, str(failure), param="input")
+
+
+def _context(checked: CheckedCreate) -> int:
+    return checked.model.engine.info.context_length
+
+
+def _fits(checked: CheckedCreate, rendered: Rendered) -> bool:
+    return len(rendered.prompt.ids) < _context(checked)
+
+
+def _too_long(checked: CheckedCreate, rendered: Rendered) -> Rejection:
+    return Rejection(
+        error_pb2.ERROR_REASON_CONTEXT_LENGTH_EXCEEDED,
+        f"The input is {len(rendered.prompt.ids)} tokens; the model's context is "
+        f"{_context(checked)}.",
+        param="input",
+    )
+
+
+def _truncated(
+    checked: CheckedCreate, parent: Parent, request: RenderRequest
+) -> Ready | Rejection | None:
+    """Leave out as few of the oldest turns as makes room for an answer; None when none does."""
+    items: list[item_pb2.Item] = []
+    if checked.covered is None:
+        items += parent.conversation.items()
+    items += checked.items[checked.covered or 0 :]
+    starts = turn_starts(items)
+    wanted = checked.create.max_output_tokens or _context(checked)
+    limit = _context(checked) - min(wanted, _context(checked) // _RESERVED_PART)
+    best: tuple[int, RenderRequest, Rendered] | None = None
+    fewest, most = 1, len(starts) - 1
+    while fewest <= most:  # a prompt is the shorter, the more turns are left out
+        dropped = (fewest + most) // 2
+        kept = kept_items(items, starts, dropped)
+        shorter = replace(request, new_items=checked.shown(kept), history=list, previous=None)
+        rendered = render(checked, shorter)
+        if isinstance(rendered, Rejection):
+            return rendered
+        if _fits(checked, rendered):
+            best = dropped, shorter, rendered
+        if len(rendered.prompt.ids) <= limit:
+            most = dropped - 1
+        else:
+            fewest = dropped + 1
+    if best is None:
+        return None
+    dropped, shorter, rendered = best
+    kept = kept_items(items, starts, dropped)
+    warning = response_pb2.Warning(
+        code="input_truncated",
+        message=f"The oldest {dropped} turns ({len(items) - len(kept)} items) were left out: the "
+        "conversation was longer than the model's context.",
+        param="truncation",
+    )
+    return Ready(
+        replace(
+            checked,
+            conversation=checked.conversation.replaced_by(kept),
+            warnings=(*checked.warnings, warning),
+        ),
+        shorter,
+        replace(rendered, rerender_reason="truncation"),
+    )

@@ -1,0 +1,352 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from harness.clock import ManualClock
+from turnwire.v1.server_event_pb2 import ServerEvent
+from turnwire_server.runtime.outbox import Outbox
+from turnwire_server.runtime.settings import OutboxSettings
+from turnwire_server.session.events import Delta, Outgoing, Part
+
+PART = Part("response_output_text_delta", "msg_1", 0, 0, None)
+NEVER_S = 60.0
+"""A window that no test lives to see the end of."""
+
+
+class Wire:
+    """A sink that remembers its writes, and whose peer may stop to read or go away."""
+
+    def __init__(self) -> None:
+        self.writes = 0
+        self.encoded = 0
+        self.beat: bytes | None = b"beat"
+        self.is_gone = False
+        self._written: asyncio.Queue[list[bytes]] = asyncio.Queue()
+        self._gate: asyncio.Semaphore | None = None
+        self._is_stuck = asyncio.Event()
+
+    def encode(self, event: Outgoing) -> bytes:
+        self.encoded += 1
+        return event.text.encode() if isinstance(event, Delta) else b"event"
+
+    async def write(self, batch: Sequence[bytes]) -> None:
+        if self._gate is not None:
+            self._is_stuck.set()
+            await self._gate.acquire()
+        if self.is_gone:
+            raise ConnectionError
+        self.writes += 1
+        self._written.put_nowait(list(batch))
+
+    def heartbeat(self) -> bytes | None:
+        return self.beat
+
+    def stop_reading(self) -> None:
+        """Let no write pass."""
+        self._gate = asyncio.Semaphore(0)
+
+    def read(self, writes: int = 1) -> None:
+        """Let so many more writes pass."""
+        assert self._gate is not None
+        self._is_stuck.clear()
+        for _ in range(writes):
+            self._gate.release()
+
+    async def until_stuck(self) -> None:
+        """Wait until a write waits for the peer."""
+        async with asyncio.timeout(5):
+            await self._is_stuck.wait()
+
+    async def next_batch(self) -> list[bytes]:
+        """Wait for the next write and return what it had."""
+        async with asyncio.timeout(5):
+            return await self._written.get()
+
+
+class Rig:
+    def __init__(self, **settings: float) -> None:
+        self.wire = Wire()
+        self.clock = ManualClock()
+        self.outbox = Outbox(self.wire, OutboxSettings(**settings), self.clock)
+        self.run = asyncio.create_task(self.outbox.run())
+
+    def send(self, text: str | None = None) -> bool:
+        return self.outbox.send(ServerEvent() if text is None else Delta(PART, 0, text))
+
+    async def speed_up(self, gap_s: float) -> None:
+        """Let deltas come every `gap_s` for so long that the outbox knows the rate."""
+        for _ in range(100):
+            self.send(".")
+            self.clock.advance(gap_s)
+        self.outbox.flush()
+        await self.wire.next_batch()
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Let everything that is ready run."""
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def rig(**settings: float) -> AsyncIterator[Rig]:
+    made = Rig(**settings)
+    try:
+        yield made
+    finally:
+        made.outbox.break_off()
+        if made.wire._gate is not None:
+            made.wire.read(1_000)
+        async with asyncio.timeout(5):
+            await made.run
+
+
+async def test_the_first_delta_goes_at_once():
+    async with rig(fast_window_s=NEVER_S, fastest_window_s=NEVER_S) as r:
+        assert r.send("a")
+        assert await r.wire.next_batch() == [b"a"]
+
+
+async def test_what_is_ready_together_shares_one_write_in_order():
+    async with rig() as r:
+        for text in ("a", None, "b", "c"):
+            r.send(text)
+        assert await r.wire.next_batch() == [b"a", b"event", b"b", b"c"]
+        assert r.outbox.bytes_written == 8
+
+
+async def test_what_becomes_ready_during_a_write_shares_the_next():
+    async with rig() as r:
+        r.wire.stop_reading()
+        r.send("a")
+        await r.wire.until_stuck()
+        r.send("b")
+        r.send("c")
+        r.wire.read(10)
+        assert await r.wire.next_batch() == [b"a"]
+        assert await r.wire.next_batch() == [b"b", b"c"]
+
+
+async def test_slow_deltas_do_not_wait_for_company():
+    async with rig(fast_window_s=NEVER_S, fastest_window_s=NEVER_S) as r:
+        await r.speed_up(0.010)
+        r.send("a")
+        assert await r.wire.next_batch() == [b"a"]
+
+
+async def test_fast_deltas_wait_for_company_until_anything_else_comes():
+    async with rig(fast_window_s=NEVER_S, fastest_window_s=NEVER_S) as r:
+        await r.speed_up(0.001)
+        r.send("a")
+        r.send("b")
+        await r.settle()
+        assert r.wire.writes == 1
+        r.send()
+        assert await r.wire.next_batch() == [b"a", b"b", b"event"]
+
+
+@pytest.mark.parametrize(
+    ("gap_s", "fast_window_s", "fastest_window_s"),
+    [(0.001, 0.001, NEVER_S), (0.0001, NEVER_S, 0.001)],
+)
+async def test_the_wait_for_company_ends_after_the_window_of_the_rate(
+    gap_s, fast_window_s, fastest_window_s
+):
+    async with rig(fast_window_s=fast_window_s, fastest_window_s=fastest_window_s) as r:
+        await r.speed_up(gap_s)
+        r.send("a")
+        await r.settle()
+        r.send("b")
+        assert await r.wire.next_batch() == [b"a", b"b"]
+
+
+async def test_after_a_quiet_spell_the_next_delta_goes_at_once():
+    async with rig(fast_window_s=NEVER_S, fastest_window_s=NEVER_S) as r:
+        await r.speed_up(0.0001)
+        r.clock.advance(0.020)
+        r.send("a")
+        assert await r.wire.next_batch() == [b"a"]
+
+
+async def test_a_full_outbox_says_so_and_drains():
+    async with rig(outbox_bytes=4) as r:
+        r.wire.stop_reading()
+        assert r.send("ab")
+        await r.wire.until_stuck()
+        assert r.send("c")
+        assert not r.send("d")  # what is in flight counts too
+        drained = asyncio.create_task(r.outbox.drain())
+        await r.settle()
+        assert not drained.done()
+        r.wire.read(10)
+        async with asyncio.timeout(5):
+            await drained
+        assert r.send("e")
+        assert await r.wire.next_batch() == [b"ab"]
+        assert await r.wire.next_batch() == [b"c", b"d"]
+        assert await r.wire.next_batch() == [b"e"]
+
+
+async def test_there_is_room_only_when_what_waits_fits_again():
+    async with rig(outbox_bytes=4) as r:
+        r.wire.stop_reading()
+        r.send("a")
+        await r.wire.until_stuck()
+        r.send("b" * 10)
+        drained = asyncio.create_task(r.outbox.drain())
+        r.wire.read(1)
+        await r.wire.until_stuck()  # in the second write, which is too much alone
+        assert not drained.done()
+        r.wire.read(1)
+        async with asyncio.timeout(5):
+            await drained
+
+
+async def test_draining_an_outbox_with_room_returns_at_once():
+    async with rig() as r, asyncio.timeout(5):
+        await r.outbox.drain()
+
+
+async def test_draining_lets_what_waits_for_company_go():
+    async with rig(fast_window_s=NEVER_S, fastest_window_s=NEVER_S) as r:
+        await r.speed_up(0.001)
+        r.send("a")
+        await r.outbox.drain()
+        assert await r.wire.next_batch() == [b"a"]
+
+
+async def test_draining_can_be_cancelled():
+    async with rig(outbox_bytes=1) as r:
+        r.wire.stop_reading()
+        r.send("a")
+        drained = asyncio.create_task(r.outbox.drain())
+        await r.wire.until_stuck()
+        drained.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await drained
+        r.wire.read(10)
+        assert await r.wire.next_batch() == [b"a"]
+
+
+async def test_closing_writes_the_rest_and_ends_the_writer():
+    async with rig(fast_window_s=NEVER_S, fastest_window_s=NEVER_S) as r:
+        await r.speed_up(0.001)
+        r.send("a")
+        r.outbox.close()
+        async with asyncio.timeout(5):
+            await r.run
+        assert await r.wire.next_batch() == [b"a"]
+
+
+async def test_what_is_sent_during_the_last_write_is_written_too():
+    async with rig() as r:
+        r.wire.stop_reading()
+        r.send("a")
+        await r.wire.until_stuck()
+        r.outbox.close()
+        r.send("b")
+        r.wire.read(10)
+        async with asyncio.timeout(5):
+            await r.run
+        assert await r.wire.next_batch() == [b"a"]
+        assert await r.wire.next_batch() == [b"b"]
+
+
+async def test_an_empty_outbox_closes_without_a_write():
+    async with rig() as r:
+        r.outbox.close()
+        async with asyncio.timeout(5):
+            await r.run
+        assert r.wire.writes == 0
+
+
+async def test_a_peer_that_is_gone_ends_the_writer_and_nobody_waits_for_it():
+    async with rig(outbox_bytes=1) as r:
+        r.wire.is_gone = True
+        r.wire.stop_reading()
+        assert not r.send("a")
+        drained = asyncio.create_task(r.outbox.drain())
+        await r.wire.until_stuck()
+        r.send("b")
+        r.wire.read(10)
+        async with asyncio.timeout(5):
+            await r.run
+            await drained
+        assert r.outbox.is_broken
+        encoded = r.wire.encoded
+        assert r.send("c")
+        assert r.wire.encoded == encoded
+        assert r.wire.writes == 0
+
+
+async def test_breaking_off_drops_what_waits():
+    async with rig() as r:
+        r.send("a")
+        r.outbox.break_off()
+        async with asyncio.timeout(5):
+            await r.run
+        assert r.wire.writes == 0
+        assert r.outbox.bytes_written == 0
+
+
+async def test_nobody_waits_for_a_write_to_a_peer_that_is_gone():
+    async with rig(outbox_bytes=1) as r:
+        r.wire.stop_reading()
+        r.send("a")
+        await r.wire.until_stuck()
+        drained = asyncio.create_task(r.outbox.drain())
+        await r.settle()
+        assert not drained.done()
+        r.outbox.break_off()
+        async with asyncio.timeout(5):
+            await drained
+
+
+async def test_a_write_is_noted_with_its_time():
+    async with rig() as r:
+        started = r.outbox.last_write_at
+        r.clock.advance(7)
+        r.send("a")
+        await r.wire.next_batch()
+        await r.settle()
+        assert r.outbox.last_write_at == started + 7
+
+
+async def test_a_heartbeat_is_written_when_nothing_else_is():
+    async with rig() as r:
+        r.outbox.send_heartbeat()
+        assert await r.wire.next_batch() == [b"beat"]
+
+
+async def test_a_wire_may_have_no_heartbeat():
+    async with rig() as r:
+        r.wire.beat = None
+        r.outbox.send_heartbeat()
+        await r.settle()
+        assert r.wire.writes == 0
+
+
+async def test_heartbeats_do_not_pile_up_before_a_peer_that_does_not_read():
+    async with rig() as r:
+        r.wire.stop_reading()
+        r.outbox.send_heartbeat()
+        r.outbox.send_heartbeat()
+        await r.wire.until_stuck()
+        r.outbox.send_heartbeat()
+        r.wire.read(10)
+        assert await r.wire.next_batch() == [b"beat"]
+        await r.settle()
+        assert r.wire.writes == 1
+
+
+async def test_a_broken_outbox_has_no_heartbeat():
+    async with rig() as r:
+        r.outbox.break_off()
+        r.outbox.send_heartbeat()
+        async with asyncio.timeout(5):
+            await r.run
+        assert r.wire.writes == 0
