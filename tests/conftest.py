@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
     from harness.server import RunningServer
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_traces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the key files of servers, in this process or not, out of the user's directories."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+        yield
 
 
 @pytest.fixture

@@ -23,8 +23,14 @@ from turnwire_server.adapters.engines.sim import SimEngine, SimSettings
 from turnwire_server.adapters.ledgers.memory import MemoryLedger
 from turnwire_server.adapters.models import CATALOGUE, ModelFailure, find_model
 from turnwire_server.adapters.renderers.sim_chatml import SimRenderer
+from turnwire_server.adapters.sealing import (
+    KeyFailure,
+    RingSealer,
+    load_or_create_keys,
+    parse_key,
+)
 from turnwire_server.adapters.stores.memory import MemoryResponseStore
-from turnwire_server.config import Address, Config, ModelConfig
+from turnwire_server.config import Address, Config, ModelConfig, SealingConfig
 from turnwire_server.ports.clock import Clock
 from turnwire_server.ports.engine import EngineFailure
 from turnwire_server.runtime.registry import ModelRegistry, ServedModel
@@ -36,6 +42,7 @@ __all__ = ["Server", "StartFailure", "make_services", "run", "serve"]
 
 _log = logging.getLogger("turnwire.app")
 
+_KEY_FILE: Final = "sealing.keys"
 _STOP_GRACE_S: Final = 5.0
 """How long the wires may take to say good-bye."""
 
@@ -105,7 +112,22 @@ def make_services(config: Config, *, clock: Clock | None = None) -> Services:
         ledger=MemoryLedger(),
         clock=clock,
         settings=config.runtime,
+        sealer=_sealer(config.sealing),
     )
+
+
+def _sealer(config: SealingConfig) -> RingSealer:
+    """Make the sealer from the keys of the configuration, or from those of the key file."""
+    try:
+        if config.keys:
+            return RingSealer([parse_key(key) for key in config.keys])
+        return RingSealer(load_or_create_keys(config.data_dir / _KEY_FILE))
+    except KeyFailure as failure:
+        where = "sealing.keys: " if config.keys else ""
+        raise StartFailure(
+            f"{where}{failure} The keys come from sealing.keys, else from {_KEY_FILE} in "
+            "sealing.data_dir."
+        ) from None
 
 
 class Server:

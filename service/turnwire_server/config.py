@@ -30,7 +30,13 @@ from turnwire_server.adapters.engines.openvino import OpenVinoSettings
 from turnwire_server.adapters.engines.sim import SimSettings
 from turnwire_server.adapters.engines.sim_agent import AgentSettings
 from turnwire_server.adapters.stores.memory import MemoryStoreSettings
-from turnwire_server.runtime.settings import OutboxSettings, RuntimeSettings
+from turnwire_server.runtime.prompts import StoredPrompt, read_prompts
+from turnwire_server.runtime.settings import (
+    CompactionSettings,
+    CompatSettings,
+    OutboxSettings,
+    RuntimeSettings,
+)
 from turnwire_server.session.settings import SessionSettings
 from turnwire_server.transports.grpc import GrpcSettings
 from turnwire_server.transports.http import HttpSettings
@@ -104,6 +110,16 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class SealingConfig:
+    """What seals reasoning and compacted conversations that clients keep."""
+
+    keys: tuple[str, ...] = field(default=(), repr=False)
+    """Keys of 32 bytes in base64, the one that seals first; empty for those of a file."""
+    data_dir: Path = field(default_factory=lambda: _data_directory(os.environ))
+    """Where the key file `sealing.keys` is; it is made when there is none."""
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """Everything that can be configured, composed of each layer's settings."""
 
@@ -120,6 +136,7 @@ class Config:
     grpc: GrpcSettings = field(default_factory=GrpcSettings)
     runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
     store: MemoryStoreSettings = field(default_factory=MemoryStoreSettings)
+    sealing: SealingConfig = field(default_factory=SealingConfig)
     models_directory: Path = field(default_factory=lambda: _cache_directory(os.environ))
     """Where `turnwire models pull` puts models."""
 
@@ -149,12 +166,17 @@ def load_config(
         reader.add_file(path)
     reader.add_environment(environment)
     reader.add_options(options or {})
-    return reader.config(_cache_directory(environment))
+    return reader.config(_cache_directory(environment), _data_directory(environment))
 
 
 def _cache_directory(environment: Mapping[str, str]) -> Path:
     base = environment.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "turnwire" / "models"
+
+
+def _data_directory(environment: Mapping[str, str]) -> Path:
+    base = environment.get("XDG_DATA_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "share") / "turnwire"
 
 
 # What the sections are made of. A section is a table of the file; its keys are fields.
@@ -174,6 +196,8 @@ _SECTIONS: Final[Mapping[str, tuple[type, ...]]] = {
     "runtime": (RuntimeSettings,),
     "session": (SessionSettings,),
     "outbox": (OutboxSettings,),
+    "compaction": (CompactionSettings,),
+    "compat": (CompatSettings,),
     "store": (MemoryStoreSettings,),
 }
 _EXTRA_KEYS: Final[Mapping[str, Mapping[str, _Key]]] = {
@@ -181,9 +205,10 @@ _EXTRA_KEYS: Final[Mapping[str, Mapping[str, _Key]]] = {
     "websocket": {"enabled": _Key(bool)},
     "grpc": {"address": _Key(Address)},
     "auth": {"keys": _Key(tuple[str, ...])},
+    "sealing": {"keys": _Key(tuple[str, ...]), "data_dir": _Key(Path)},
 }
 _TOP_KEYS: Final = {"any_model": _Key(bool), "models_directory": _Key(Path)}
-_NO_KEYS: Final = frozenset({"auth_keys", "model_path", "restart_delays_s"})
+_NO_KEYS: Final = frozenset({"auth_keys", "model_path", "prompts", "restart_delays_s"})
 """Fields that another key sets, or none."""
 _ENGINE_SETTINGS: Final[Mapping[EngineName, tuple[type, ...]]] = {
     "sim": (SimSettings, AgentSettings),
@@ -242,6 +267,7 @@ class _Reader:
         self._origins: dict[str, str] = {}
         self._models: Sequence[object] | None = None
         self._models_origin = ""
+        self._prompts: tuple[StoredPrompt, ...] = ()
         self._base = Path()
 
     # Sources.
@@ -259,10 +285,15 @@ class _Reader:
         for key, value in table.items():
             if key == "models":
                 self._models, self._models_origin = _tables(value, str(path)), str(path)
+            elif key == "prompts":
+                try:
+                    self._prompts = read_prompts(value)
+                except ValueError as error:
+                    raise ConfigFailure(f"{path}: {error}.") from None
             elif key in _TOP_KEYS:
                 self._put(key, value, str(path))
             elif key not in {*_SECTIONS, *_EXTRA_KEYS}:
-                known = sorted({*_SECTIONS, *_EXTRA_KEYS, *_TOP_KEYS, "models"})
+                known = sorted({*_SECTIONS, *_EXTRA_KEYS, *_TOP_KEYS, "models", "prompts"})
                 raise ConfigFailure(f"{path}: {key}: unknown key; known are {', '.join(known)}.")
             elif not isinstance(value, dict):
                 raise ConfigFailure(f"{path}: {key}: a table is needed.")
@@ -297,7 +328,7 @@ class _Reader:
 
     # The result.
 
-    def config(self, models_directory: Path) -> Config:
+    def config(self, models_directory: Path, data_directory: Path) -> Config:
         websocket = self._settings("websocket", WebSocketSettings)
         is_enabled = self._value("websocket.enabled", default=True)
         keys = self._value("auth.keys", default=())
@@ -306,6 +337,9 @@ class _Reader:
             RuntimeSettings,
             session=self._settings("session", SessionSettings),
             outbox=self._settings("outbox", OutboxSettings),
+            compaction=self._settings("compaction", CompactionSettings),
+            compat=self._settings("compat", CompatSettings),
+            prompts=self._prompts,
             auth_keys=_usable_keys(keys, self._origins.get("auth.keys", "")),
         )
         plain = Config()
@@ -318,6 +352,10 @@ class _Reader:
             grpc=self._settings("grpc", GrpcSettings),
             runtime=runtime,
             store=self._settings("store", MemoryStoreSettings),
+            sealing=SealingConfig(
+                keys=self._value("sealing.keys", default=()),
+                data_dir=self._value("sealing.data_dir", default=data_directory),
+            ),
             models_directory=self._value("models_directory", default=models_directory),
         )
         _check_exposure(config)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from harness.models import smollm2_path
+from harness.models import qwen3_path, smollm2_path
 
-__all__ = ["smollm2_path"]
+__all__ = ["qwen3_path", "smollm2_path"]

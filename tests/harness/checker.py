@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from turnwire.v1 import content_pb2, item_pb2, response_pb2
 from turnwire.v1.server_event_pb2 import ServerEvent
@@ -18,7 +19,8 @@ _TERMINAL = {
     },
 }
 _OUTSIDE = {"error", "turnwire_session_started", "turnwire_session_resumed", "turnwire_go_away"}
-_ASIDE = {"response_steer_failed", "response_inject_failed"}
+_STEERS = {"response_steer_accepted", "response_steer_pending", "response_steer_failed"}
+_ASIDE = {*_STEERS, "response_inject_failed"}
 # Arm of the deltas -> arm and field of what says that they are whole.
 _DELTAS = {
     "response_output_text_delta": ("response_output_text_done", "text"),
@@ -86,6 +88,8 @@ class _OpenResponse:
     first: response_pb2.Response
     next_number: int
     is_running: bool = False
+    is_paused: bool = False
+    round_start: int = 0
     item: _OpenItem | None = None
     done: list[item_pb2.Item] = field(default_factory=list)
 
@@ -96,6 +100,10 @@ class StreamChecker:
     def __init__(self) -> None:
         self._open: dict[str | None, _OpenResponse] = {}
         self._ids: set[str] = set()
+        self._ended: dict[str, int] = {}
+        """Response id -> the number after its terminal event's."""
+        self._steers: dict[str, set[str]] = {}
+        """Steer id -> the arms that were seen of it."""
 
     @property
     def is_idle(self) -> bool:
@@ -118,8 +126,10 @@ class StreamChecker:
             return
         _require(event.HasField("sequence_number"), f"{arm} without a sequence_number")
         response = self._open.get(lane)
+        if arm in _STEERS:
+            self._steer(arm, getattr(event, arm))
         if arm in _ASIDE and (response is None or _about(event) != response.first.id):
-            _require(event.sequence_number == 0, f"{arm} with a number and without a response")
+            self._aside(arm, event)
             return
         if arm == "response_created":
             _require(response is None, f"a second response began on lane {lane}")
@@ -138,7 +148,10 @@ class StreamChecker:
             self._in_progress(event.response_in_progress.response, response)
         elif arm in _TERMINAL:
             self._end(arm, getattr(event, arm).response, response)
+            self._ended[response.first.id] = response.next_number
             del self._open[lane]
+        elif arm == "response_done":
+            self._pause(event.response_done, response)
         else:
             _require(response.is_running, f"{arm} before response.in_progress")
             self._output(arm, event, response)
@@ -161,6 +174,50 @@ class StreamChecker:
         _require(400 <= event.error.status < 600, "an error frame without a status")
         _require(body.type and body.code and body.message, "an error without type, code, message")
         _require(event.ByteSize() < 4096, "an error frame over 4 KiB")
+
+    def _steer(self, arm: str, body: Any) -> None:
+        """Check the life of a steer: accepted once, then pending at most once, then failed."""
+        steer = body.steer
+        if arm == "response_steer_failed":
+            _require(body.error.code and body.error.message, "a failed steer without an error")
+            _require(body.error.type == "invalid_request_error", "a failed steer of another type")
+        if not steer.HasField("id"):
+            _require(arm == "response_steer_failed", f"{arm} without an id")
+            return
+        seen = self._steers.setdefault(steer.id, set())
+        _require(arm not in seen, f"{arm} twice for one steer")
+        is_known = "response_steer_accepted" in seen
+        _require(is_known == (arm != "response_steer_accepted"), f"{arm} of an unknown steer")
+        _require("response_steer_failed" not in seen, f"{arm} after the steer failed")
+        if arm == "response_steer_pending":
+            _require(body.reason == "waiting_for_required_input", "pending for another reason")
+            _require(body.required_input, "pending without required input")
+        seen.add(arm)
+
+    def _aside(self, arm: str, event: ServerEvent) -> None:
+        """Check an answer that is not about the response that is open on its lane."""
+        number = self._ended.get(_about(event))
+        if number is None or event.sequence_number != number:
+            _require(event.sequence_number == 0, f"{arm} with a number and without a response")
+        else:
+            self._ended[_about(event)] = number + 1
+
+    def _pause(self, body: Any, response: _OpenResponse) -> None:
+        _require(response.is_running, "response.done before response.in_progress")
+        _require(body.response_id == response.first.id, "response.done of another response")
+        _require(response.item is None, "response.done while an item is open")
+        _require(not response.is_paused, "response.done twice")
+        required = {
+            getattr(stub, stub.WhichOneof("input")).call_id for stub in body.required_input
+        }
+        calls = {
+            getattr(item, item.WhichOneof("item") or "").call_id
+            for item in response.done[response.round_start :]
+            if (item.WhichOneof("item") or "").endswith("_call")
+        }
+        _require(required and required == calls, "response.done does not name the open calls")
+        _require(body.HasField("usage"), "response.done without usage")
+        response.is_paused, response.round_start = True, len(response.done)
 
     def _begin(self, event: ServerEvent) -> _OpenResponse:
         response = event.response_created.response
@@ -189,6 +246,7 @@ class StreamChecker:
     def _output(self, arm: str, event: ServerEvent, response: _OpenResponse) -> None:
         body = getattr(event, arm)
         if arm == "response_output_item_added":
+            response.is_paused = False
             self._added(body, response)
             return
         item = response.item
@@ -328,8 +386,9 @@ class StreamChecker:
 
 def _about(event: ServerEvent) -> str:
     """Return the id of the response that the answer to a steer or an inject is about."""
-    if event.WhichOneof("event") == "response_steer_failed":
-        return event.response_steer_failed.steer.previous_response_id
+    arm = event.WhichOneof("event") or ""
+    if arm in _STEERS:
+        return str(getattr(event, arm).steer.previous_response_id)
     return event.response_inject_failed.response_id
 
 

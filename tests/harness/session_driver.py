@@ -151,6 +151,8 @@ class SessionDriver:
         """All events so far; `take_events` empties it."""
         self.started: list[Turn] = []
         """All turns that were started, in order."""
+        self.woken: list[Turn] = []
+        """All paused turns that had to go on, in order."""
         self.told_to_end: list[Turn] = []
         """All turns that had to be cancelled, in order."""
 
@@ -181,6 +183,12 @@ class SessionDriver:
         (turn,) = self.started[before:]
         return turn
 
+    def begin(self, event: ClientEvent, *, takes_steers: bool = True) -> Turn:
+        """Send a create that starts at once, begin its response and return its turn."""
+        turn = self.run(event)
+        turn.begin(takes_steers=takes_steers)
+        return turn
+
     def finish(self, turn: Turn, **fields: Any) -> None:
         """End a turn well: it becomes its lane's newest response."""
         outcome = CachedResponse(
@@ -202,6 +210,7 @@ class SessionDriver:
         self.told_to_end += self.session.turns_to_cancel()
         self.events += self.session.events_to_send()
         self.started += self.session.turns_to_start()
+        self.woken += self.session.turns_to_wake()
 
     def take_events(self) -> list[ServerEvent]:
         """Return and forget the events."""

@@ -221,7 +221,6 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
             ("http",),
             "Elsewhere they are what the wire is for.",
         ),
-        "errors.rollout": _persistent("turnwire", "Rollout mode is refused until it is there."),
         "errors.lane_names": _persistent("api", "A bad lane name is refused without a lane."),
         "errors.lane_order": _persistent(
             "turnwire", "A create that is refused is answered in its lane's order."
@@ -340,6 +339,134 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
             "case 12", "Reasoning at the end of a history is dropped and reported."
         ),
         "round_trip.call_kept": Requirement("api", "Items keep the ids that clients gave them."),
+        # Items.
+        "items.pairs": Requirement(
+            "api", "Calls of every tool that a client runs are told, and paired with outputs."
+        ),
+        "items.carried": Requirement(
+            "turnwire", "Items that say nothing to a text model are kept and not told."
+        ),
+        "items.provider_calls": Requirement(
+            "turnwire", "Calls that a provider ran are told with what they gave."
+        ),
+        "items.found_tools": Requirement(
+            "api", "Tools that a tool search found may be called from then on."
+        ),
+        "items.approvals": Requirement(
+            "api", "An approval must answer a request; a request may stay open."
+        ),
+        "items.configuration": Requirement(
+            "api", "A `configuration_update` holds until a later one replaces it."
+        ),
+        "reasoning.sealed": Requirement(
+            "case 11", "Sealed reasoning renders the same tokens when it comes back."
+        ),
+        "reasoning.tampered": Requirement(
+            "case 11", "Sealed reasoning that was changed is a 400 at its path."
+        ),
+        "reasoning.summary": Requirement(
+            "turnwire", "Reasoning can be shown as summaries, by configuration."
+        ),
+        "reasoning.tokens": Requirement(
+            "case 98", "Reasoning tokens are the ids that gave reasoning, each once."
+        ),
+        "settings.grammar": Requirement(
+            "turnwire", "A grammar that is not enforced is a warning; forcing a call on it a 400."
+        ),
+        "settings.sampling": Requirement(
+            "turnwire", "Sampling parameters that an engine does not have are warnings."
+        ),
+        "prompts.filled": Requirement(
+            "api", "A prompt template gives instructions, model and first messages."
+        ),
+        "prompts.refused": Requirement(
+            "api", "A prompt template that cannot be filled is one error with its path."
+        ),
+        # Compaction.
+        "compaction.threshold": Requirement(
+            "api", "Beyond its threshold a context is compacted in the stream, and it goes on."
+        ),
+        "compaction.trigger": Requirement(
+            "api", "A `compaction_trigger`, last in the input, gives one compaction item."
+        ),
+        "compaction.standalone": Requirement(
+            "api", "`compact` gives the user's messages and one compaction item, for a new chain."
+        ),
+        "compaction.goes_on": Requirement(
+            "case 68", "A conversation goes on from its compaction, by id and in full."
+        ),
+        "compaction.pairs": Requirement(
+            "case 48", "Calls keep their outputs across a compaction; an orphan is a 400."
+        ),
+        "compaction.tampered": Requirement(
+            "case 68", "A compaction that was changed is a 400 at its path."
+        ),
+        "compaction.restart": Requirement(
+            "turnwire", "A compaction is opened by another server with the same key, by no other."
+        ),
+        "compaction.usage": Requirement(
+            "case 101", "Usage counts the summary's tokens and the answer's, each once."
+        ),
+        "compaction.errors": Requirement(
+            "turnwire", "What cannot be compacted is one error; one that breaks fails the turn."
+        ),
+        "compaction.cancel": _persistent(
+            "turnwire", "A cancel amid a compaction leaves the conversation as it was."
+        ),
+        "compaction.screen": Requirement(
+            "turnwire", "Nothing of a compaction leaves before the verdict on its input."
+        ),
+        "compaction.configuration": Requirement(
+            "api", "A configuration in effect follows the compaction as a fresh item."
+        ),
+        # Conversations.
+        "conversations.calls": Requirement(
+            "api",
+            "Conversations and their items have the calls and shapes of the official client.",
+            ("http",),
+            "Their calls are HTTP's.",
+        ),
+        "conversations.errors": Requirement(
+            "api",
+            "What cannot be done to a conversation is one error.",
+            ("http",),
+            "Their calls are HTTP's.",
+        ),
+        "conversations.create": Requirement(
+            "api", "A create that names a conversation continues it and adds to it."
+        ),
+        "conversations.tokens": Requirement(
+            "turnwire", "A turn of a conversation renders what is new, as in a chain."
+        ),
+        "conversations.unknown": Requirement(
+            "api", "An unknown conversation is a 404; with a parent beside it a 400."
+        ),
+        "conversations.locked": Requirement(
+            "turnwire", "A conversation of a response that runs is locked, and then free again."
+        ),
+        "conversations.failed": Requirement(
+            "turnwire", "A turn that fails adds nothing to its conversation."
+        ),
+        "conversations.compacted": Requirement(
+            "turnwire", "A compacted conversation lists all items and tells the model the summary."
+        ),
+        # Truncation.
+        "truncation.auto": Requirement(
+            "api", "With `truncation: auto` whole turns are left out, oldest first, with a warning."
+        ),
+        "truncation.pairs": Requirement(
+            "api", "Truncation never parts a call from its output, nor drops the head."
+        ),
+        "truncation.disabled": Requirement(
+            "api", "Without it an input beyond the context is `context_length_exceeded`."
+        ),
+        "truncation.last_turn": Requirement(
+            "turnwire", "A last turn that does not fit by itself is refused with `auto` too."
+        ),
+        "truncation.kept": Requirement(
+            "turnwire", "What was left out stays out, and the next turn renders what is new."
+        ),
+        "count.same": Requirement("api", "`input_tokens` counts exactly what a create renders."),
         # Long connections.
         "silence.keepalive": Requirement(
             "api",
@@ -385,6 +512,78 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
         ),
         "slow.gone": Requirement(
             "case 109", "A reader that leaves while much waits for it ends its turns."
+        ),
+        # Rollouts.
+        "rollout.sequence": _persistent(
+            "turnwire", "A rollout pauses with `response.done`, and one sequence goes on."
+        ),
+        "rollout.same_tokens": _persistent(
+            "turnwire", "A rollout gives the engine the very prompts that a chain of turns does."
+        ),
+        "rollout.once": _persistent(
+            "turnwire", "A rollout is validated, stored and accounted for once."
+        ),
+        "rollout.usage": _persistent(
+            "case 101", "Usage of a rollout sums its rounds and counts nothing twice."
+        ),
+        "rollout.continue": _persistent(
+            "turnwire", "A rollout is continued like any response, stored or not."
+        ),
+        "rollout.lanes": _persistent(
+            "turnwire", "A paused rollout keeps its own lane and no other."
+        ),
+        "rollout.append_errors": _persistent(
+            "turnwire", "An append that cannot be used is one error, and the pause stands."
+        ),
+        "rollout.cancel": _persistent(
+            "turnwire", "A cancel ends a paused rollout; a disconnect cuts it."
+        ),
+        "rollout.timeout": _persistent(
+            "turnwire", "A rollout that waits too long ends incomplete and can be continued."
+        ),
+        "rollout.half_close": Requirement(
+            "turnwire",
+            "With a half-close nothing can be appended any more: paused rollouts are cancelled.",
+            _HALF_CLOSE,
+            "A WebSocket is closed both ways at once.",
+        ),
+        "rollout.limits": _persistent(
+            "turnwire", "`max_output_tokens` holds for the whole rollout."
+        ),
+        "rollout.forced": _persistent(
+            "turnwire", "A forced call is for a rollout's first round only."
+        ),
+        "rollout.screen": _persistent(
+            "turnwire", "What is appended is screened before the output that answers it."
+        ),
+        "rollout.broken": _persistent("turnwire", "A rollout whose engine breaks fails once."),
+        # Steering.
+        "steer.text": _persistent(
+            "case 86", "A steered answer ends, and its successor has the steers as input."
+        ),
+        "steer.boundary": _persistent(
+            "case 86", "A steered response ends with the item that the model is writing."
+        ),
+        "steer.pending": _persistent(
+            "case 86", "Where calls wait for outputs, steers wait for the create that has them."
+        ),
+        "steer.order": _persistent(
+            "api", "A successor comes before what is queued, and steers keep their order."
+        ),
+        "steer.failed": _persistent(
+            "case 86", "A steer that cannot be applied is answered by its own failure."
+        ),
+        "steer.not_applied": _persistent(
+            "api", "Steers of a response that fails or is cancelled are given back."
+        ),
+        "steer.rollout": _persistent(
+            "turnwire", "Steers of a rollout are applied at its pause, before what is appended."
+        ),
+        "steer.leave": Requirement(
+            "api",
+            "A half-close waits for the successor.",
+            _HALF_CLOSE,
+            "A WebSocket is closed both ways at once.",
         ),
     }
 )

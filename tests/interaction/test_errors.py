@@ -325,11 +325,6 @@ async def test_what_needs_a_connection_is_refused_over_http(connect: Connect, ro
     await _still_works(peer)
 
 
-@requirement("errors.rollout")
-async def test_rollout_is_refused_until_it_is_there(connect: Connect) -> None:
-    await _refused(await connect(), Row("", {"rollout": True}, UNSUPPORTED, "rollout"))
-
-
 @requirement("errors.lane_names")
 @pytest.mark.parametrize(
     "name", ["", "a b", "é", "x" * 257, "a/b"], ids=["empty", "space", "accent", "long", "slash"]

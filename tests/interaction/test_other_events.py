@@ -11,29 +11,6 @@ from interaction.scripts import user
 
 
 @requirement("events.steer")
-async def test_a_steer_of_a_running_response_fails_on_its_lane_within_its_sequence(
-    connect: Connect,
-) -> None:
-    peer = await connect()
-    stack = await connect.start()
-    hold = stack.engine.hold("talk", after_steps=1)
-    await peer.create(input="talk", stream_id="a")
-    response_id = await stack.engine.held(hold)
-    steer = {"type": "response.steer", "previous_response_id": response_id, "input": [user("no")]}
-    await peer.send(steer)
-    answer = await peer.until("response_steer_failed", "a")
-    shown = public(answer)
-    assert shown["error"]["code"] == "steering_not_supported"
-    assert shown["error"]["type"] == "invalid_request_error"
-    assert shown["steer"]["previous_response_id"] == response_id
-    assert shown["steer"]["input"][0]["content"] == "no"
-    assert "id" not in shown["steer"]
-    assert answer.sequence_number > 0
-    stack.engine.release(hold)
-    assert status_of(response_of(await peer.finish("a"))) == "completed"
-
-
-@requirement("events.steer")
 @pytest.mark.parametrize("target", ["resp_missing", None], ids=["unknown", "none"])
 async def test_a_steer_of_nothing_fails_with_response_not_found(
     connect: Connect, target: str | None

@@ -21,9 +21,20 @@ from turnwire.v1.content_pb2 import (
     ReasoningText,
     Refusal,
 )
-from turnwire.v1.item_pb2 import ITEM_STATUS_INCOMPLETE, AdditionalToolsItem, Item, ReasoningItem
+from turnwire.v1.item_pb2 import (
+    ITEM_STATUS_INCOMPLETE,
+    AdditionalToolsItem,
+    ConfigurationUpdateItem,
+    Item,
+    LocalShellCallOutputItem,
+    McpApprovalRequestItem,
+    McpApprovalResponseItem,
+    ReasoningItem,
+    ToolSearchCallItem,
+    ToolSearchOutputItem,
+)
 from turnwire.v1.tool_pb2 import FunctionTool, Tool
-from turnwire_server.session.conversation import EMPTY, OpenCalls, item_text
+from turnwire_server.session.conversation import EMPTY, OpenCalls, call_key, item_text
 
 
 def texts(conversation):
@@ -163,3 +174,48 @@ def test_reasoning_changes_no_facts():
 def test_the_screen_s_state_is_inherited():
     conversation = type(EMPTY)(screen_state=b"seen")
     assert conversation.extended([user("a")]).screen_state == b"seen"
+
+
+def test_what_takes_the_place_of_all_items_knows_what_they_said():
+    tool = Tool(function=FunctionTool(name="f"))
+    whole = EMPTY.extended(
+        [
+            user("a"),
+            Item(additional_tools=AdditionalToolsItem(role="developer", tools=[tool])),
+            Item(configuration_update=ConfigurationUpdateItem(reasoning="{}")),
+            call("1"),
+            call_output("1"),
+        ]
+    )
+    fresh = whole.replaced_by([user("summary")])
+    assert fresh.items() == [user("summary")]
+    assert (fresh.item_count, fresh.parent) == (1, None)
+    assert fresh.byte_count == len(user("summary").SerializeToString())
+    assert (fresh.added_tools, fresh.configuration) == (whole.added_tools, whole.configuration)
+    assert (fresh.tool_outputs, fresh.last_user_text) == (1, "a")
+    assert fresh.extended([user("b")]).items() == [user("summary"), user("b")]
+
+
+def test_tools_that_a_search_found_are_offered_too():
+    tool = Tool(function=FunctionTool(name="f"))
+    found = Item(tool_search_output=ToolSearchOutputItem(tools=[tool]))
+    assert EMPTY.extended([found]).added_tools == (tool.SerializeToString(),)
+
+
+@pytest.mark.parametrize(
+    ("item", "key"),
+    [
+        (Item(), ""),
+        (user("a"), ""),
+        (call("1"), "1"),
+        (call_output("1"), "1"),
+        (Item(mcp_approval_request=McpApprovalRequestItem(id="a")), "a"),
+        (Item(mcp_approval_response=McpApprovalResponseItem(approval_request_id="a")), "a"),
+        (Item(local_shell_call_output=LocalShellCallOutputItem(id="i")), "i"),
+        (Item(local_shell_call_output=LocalShellCallOutputItem(id="i", call_id="c")), "c"),
+        (Item(tool_search_call=ToolSearchCallItem(call_id="c")), "c"),
+        (Item(tool_search_call=ToolSearchCallItem(call_id="c", execution="server")), ""),
+    ],
+)
+def test_what_pairs_a_call_with_its_answer(item, key):
+    assert call_key(item) == key

@@ -122,15 +122,40 @@ def test_an_unknown_word_is_refused_with_its_path_and_the_known_ones(path, field
     ("fields", "param"),
     [
         ({"background": True}, "background"),
-        ({"rollout": True}, "rollout"),
-        ({"conversation": ConversationReference(id="conv_1")}, "conversation"),
-        ({"prompt": PromptTemplate(id="pmpt_1")}, "prompt"),
         ({"multi_agent": '{"enabled":true}'}, "multi_agent"),
-        ({"context_management": [ContextManagement(type="compaction")]}, "context_management"),
     ],
 )
 def test_what_this_server_cannot_do_is_refused_precisely(fields, param):
     assert refused(check(**fields)) == ("unsupported_parameter", param)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"conversation": ConversationReference(id="conv_1")},
+        {"prompt": PromptTemplate(id="pmpt_1")},
+        {"context_management": [ContextManagement(type="compaction")]},
+        {"context_management": [ContextManagement(type="compaction", compact_threshold=1000)]},
+    ],
+)
+def test_conversations_prompts_and_compaction_are_accepted(fields):
+    assert check(**fields) is None
+
+
+@pytest.mark.parametrize(
+    ("entry", "param"),
+    [
+        (ContextManagement(), "context_management[1].type"),
+        (ContextManagement(type="truncation"), "context_management[1].type"),
+        (
+            ContextManagement(type="compaction", compact_threshold=999),
+            "context_management[1].compact_threshold",
+        ),
+    ],
+)
+def test_a_context_is_managed_by_compaction_beyond_a_threshold_only(entry, param):
+    entries = [ContextManagement(type="compaction"), entry]
+    assert refused(check(context_management=entries)) == ("invalid_value", param)
 
 
 def test_a_conversation_and_a_parent_exclude_each_other():

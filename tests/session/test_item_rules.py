@@ -39,19 +39,9 @@ from turnwire.v1.tool_pb2 import FunctionTool, Tool, WebSearchTool
 from turnwire_server.session.conversation import EMPTY, item_text
 from turnwire_server.session.errors import Rejection
 from turnwire_server.session.item_rules import CheckedInput, ItemRules
+from turnwire_server.session.sealed import Compacted
 from turnwire_server.session.tool_rules import ToolCatalogue
 
-ITEM_ARMS = [arm.name for arm in Item.DESCRIPTOR.oneofs_by_name["item"].fields]
-SUPPORTED = {
-    "message",
-    "function_call",
-    "function_call_output",
-    "custom_tool_call",
-    "custom_tool_call_output",
-    "reasoning",
-    "item_reference",
-    "additional_tools",
-}
 TEXT = ContentPart(input_text=InputText(text="a"))
 SAID = ContentPart(output_text=OutputText(text="a"))
 PLAIN = ContentPart(text=PlainText(text="a"))
@@ -62,15 +52,24 @@ THOUGHT = ContentPart(reasoning_text=ReasoningText(text="hm"))
 SUMMARY = ContentPart(summary_text=SummaryText(text="hm"))
 
 
+def unseal(kind, text):
+    """Open texts that say what they are: `kind:payload`."""
+    known, _, payload = text.partition(":")
+    return payload.encode() if known == kind else None
+
+
 def check(
     *items,
     conversation=EMPTY,
     find_item=lambda item_id: None,
     is_strict=False,
     outputs_required=True,
+    before=(),
 ):
-    rules = ItemRules(new_ids(), find_item, ToolCatalogue(), is_strict=is_strict)
-    return rules.check(given(*items), conversation, outputs_required=outputs_required)
+    rules = ItemRules(new_ids(), find_item, ToolCatalogue(), is_strict=is_strict, unseal=unseal)
+    return rules.check(
+        given(*items), conversation, outputs_required=outputs_required, before=before
+    )
 
 
 def accepted(*items, **options):
@@ -143,7 +142,7 @@ def test_ids_of_a_client_are_kept_and_missing_ones_are_made():
     ]
 
 
-@pytest.mark.parametrize("arm", sorted(set(ITEM_ARMS) - SUPPORTED))
+@pytest.mark.parametrize("arm", ["computer_call", "computer_call_output"])
 def test_an_item_of_a_type_that_is_not_supported_is_named(arm):
     item = Item()
     getattr(item, arm).SetInParent()
@@ -245,7 +244,7 @@ def reasoning(*content, summary=()):
         reasoning(),
         reasoning(summary=[SUMMARY]),
         reasoning(THOUGHT, THOUGHT, summary=[SUMMARY]),
-        Item(reasoning=ReasoningItem(encrypted_content="opaque", extra_json='{"a":1}')),
+        Item(reasoning=ReasoningItem(encrypted_content="reasoning:x", extra_json='{"a":1}')),
     ],
 )
 def test_reasoning_is_kept_whole(item):
@@ -474,3 +473,180 @@ def test_our_own_output_is_accepted_as_input():
         call("c1", id="fc_1", status=ITEM_STATUS_INCOMPLETE),
     ]
     accepted(user(), *output, user("next"))
+
+
+# Items of other kinds.
+
+
+def of(arm, **fields):
+    item = Item()
+    getattr(item, arm).MergeFrom(type(getattr(item, arm))(**fields))
+    getattr(item, arm).SetInParent()
+    return item
+
+
+def compaction(*, covers=False, text="It was said."):
+    payload = Compacted(text, covers=covers).payload().decode()
+    return of("compaction", encrypted_content=f"compaction:{payload}")
+
+
+WHOLE = {
+    "file_search_call": of("file_search_call"),
+    "web_search_call": of("web_search_call"),
+    "image_generation_call": of("image_generation_call"),
+    "code_interpreter_call": of("code_interpreter_call"),
+    "mcp_list_tools": of("mcp_list_tools", server_label="s"),
+    "mcp_call": of("mcp_call", name="n", server_label="s"),
+    "mcp_approval_request": of("mcp_approval_request", id="a", name="n", server_label="s"),
+    "tool_search_call": of("tool_search_call"),
+    "tool_search_output": of("tool_search_output"),
+    "program": of("program", call_id="p"),
+    "configuration_update": of("configuration_update", reasoning='{"effort":"low"}'),
+    "compaction": compaction(),
+}
+
+
+@pytest.mark.parametrize("arm", sorted(WHOLE))
+def test_an_item_that_nobody_must_answer_is_accepted_and_gets_an_id(arm):
+    (_, item) = accepted(user(), WHOLE[arm]).items
+    assert item.WhichOneof("item") == arm
+    assert getattr(item, arm).id
+
+
+PAIRS = {
+    "local_shell_call": (
+        of("local_shell_call", call_id="1", action="{}"),
+        of("local_shell_call_output", id="1", output="x"),
+    ),
+    "local_shell_call by call_id": (
+        of("local_shell_call", call_id="1", action="{}"),
+        of("local_shell_call_output", call_id="1", output="x"),
+    ),
+    "shell_call": (
+        of("shell_call", call_id="1", action="{}"),
+        of("shell_call_output", call_id="1", output="[]"),
+    ),
+    "apply_patch_call": (
+        of("apply_patch_call", call_id="1", operation="{}"),
+        of("apply_patch_call_output", call_id="1", status="completed"),
+    ),
+    "tool_search_call": (
+        of("tool_search_call", call_id="1", execution="client"),
+        of("tool_search_output", call_id="1", execution="client"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", sorted(PAIRS))
+def test_every_call_of_a_client_is_paired_with_its_output(name):
+    call_item, output = PAIRS[name]
+    accepted(user(), call_item, output)
+    after = EMPTY.extended([user(), call_item])
+    accepted(output, conversation=after)
+    assert refused(user(), call_item) == ("invalid_value", "input")
+    assert refused(user("go on"), conversation=after) == ("invalid_value", "input")
+    assert refused(user(), output) == ("invalid_value", "input[1].call_id")
+
+
+@pytest.mark.parametrize(
+    ("call_item", "answer", "param"),
+    [
+        (
+            of("mcp_approval_request", id="a", name="n", server_label="s"),
+            of("mcp_approval_response", approval_request_id="a", approve=True),
+            "input[1].approval_request_id",
+        ),
+        (
+            of("program", call_id="p"),
+            of("program_output", call_id="p", result="x"),
+            "input[1].call_id",
+        ),
+    ],
+    ids=["approval", "program"],
+)
+def test_what_may_stay_open_is_answered_once_and_only_if_it_was_asked(call_item, answer, param):
+    accepted(user(), call_item)
+    accepted(user(), call_item, answer)
+    assert refused(user(), answer) == ("invalid_value", param)
+    assert refused(user(), call_item, answer, answer)[0] == "invalid_value"
+
+
+def test_a_search_that_the_server_ran_is_not_paired():
+    accepted(user(), of("tool_search_output", call_id="1", execution="server"))
+
+
+@pytest.mark.parametrize(
+    ("item", "member"),
+    [
+        (of("compaction"), "encrypted_content"),
+        (of("local_shell_call", action="{}"), "call_id"),
+        (of("local_shell_call", call_id="1"), "action"),
+        (of("local_shell_call_output", output="x"), "call_id"),
+        (of("shell_call", call_id="1"), "action"),
+        (of("shell_call_output", call_id="1"), "output"),
+        (of("apply_patch_call", call_id="1"), "operation"),
+        (of("apply_patch_call_output", call_id="1"), "status"),
+        (of("mcp_list_tools"), "server_label"),
+        (of("mcp_approval_request", name="n", server_label="s"), "id"),
+        (of("mcp_approval_response"), "approval_request_id"),
+        (of("mcp_call", server_label="s"), "name"),
+        (of("mcp_call", name="s"), "server_label"),
+        (of("program"), "call_id"),
+        (of("program_output"), "call_id"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.WhichOneof("item"),
+)
+def test_what_an_item_must_have_is_named(item, member):
+    assert refused(user(), item) == ("missing_required_parameter", f"input[1].{member}")
+
+
+def test_a_patch_ended_well_or_badly():
+    bad = of("apply_patch_call_output", call_id="1", status="maybe")
+    assert refused(user(), bad) == ("invalid_value", "input[1].status")
+
+
+def test_tools_that_were_found_are_checked():
+    bad = of("tool_search_output", tools=[Tool(function=FunctionTool(name="a b"))])
+    assert refused(user(), bad) == ("invalid_value", "input[1].tools[0].name")
+    hosted = of("tool_search_output", tools=[Tool(web_search=WebSearchTool())])
+    (warning,) = accepted(user(), hosted).warnings
+    assert warning.param == "input[1].tools[0]"
+
+
+def test_an_update_that_cannot_be_applied_is_refused():
+    bad = of("configuration_update", reasoning='{"effort":"huge"}')
+    assert refused(user(), bad) == ("invalid_value", "input[1].reasoning.effort")
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        of("compaction", encrypted_content="compaction:nonsense"),
+        of("compaction", encrypted_content="reasoning:x"),
+        of("reasoning", encrypted_content="compaction:x"),
+    ],
+)
+def test_what_was_not_sealed_here_is_refused_at_its_seal(item):
+    assert refused(user(), item, user()) == ("invalid_value", "input[1].encrypted_content")
+
+
+def test_a_compaction_covers_what_stands_before_it_if_it_says_so():
+    plain = accepted(user(), compaction(), user())
+    assert (plain.is_covering, plain.covered) == (False, 0)
+    covering = accepted(user(), compaction(covers=True), user(), before=[user("first")])
+    assert (covering.is_covering, covering.covered) == (True, 2)
+    assert len(covering.items) == 4
+    twice = accepted(compaction(covers=True), user(), compaction(covers=True), compaction())
+    assert (twice.is_covering, twice.covered) == (True, 2)
+
+
+def test_a_trigger_comes_last_and_is_no_item():
+    checked = accepted(user(), of("compaction_trigger"))
+    assert checked.wants_compaction
+    assert len(checked.items) == 1
+    assert refused(of("compaction_trigger"), user()) == ("invalid_value", "input[0].type")
+    assert refused(of("compaction_trigger"))[1] == "input"
+
+
+def test_messages_may_be_all_there_is_to_answer():
+    assert accepted(before=[user("first")]).items == (user("first"),)

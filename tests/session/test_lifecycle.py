@@ -16,6 +16,10 @@ from turnwire_server.session.lifecycle import (
 TURN_MOVES = {
     (TurnState.QUEUED, TurnTrigger.START): TurnState.RUNNING,
     (TurnState.QUEUED, TurnTrigger.CANCEL): TurnState.CANCELLED,
+    (TurnState.RUNNING, TurnTrigger.PAUSE): TurnState.PAUSED,
+    (TurnState.PAUSED, TurnTrigger.RESUME): TurnState.RUNNING,
+    (TurnState.PAUSED, TurnTrigger.CANCEL): TurnState.CANCELLING,
+    (TurnState.PAUSED, TurnTrigger.END): TurnState.ENDED,
     (TurnState.RUNNING, TurnTrigger.CANCEL): TurnState.CANCELLING,
     (TurnState.RUNNING, TurnTrigger.END): TurnState.ENDED,
     (TurnState.CANCELLING, TurnTrigger.CANCEL): TurnState.CANCELLING,
@@ -24,6 +28,11 @@ TURN_MOVES = {
 RESPONSE_MOVES = {
     (ResponseState.NEW, ResponseTrigger.BEGIN): ResponseState.OPEN,
     (ResponseState.OPEN, ResponseTrigger.OUTPUT): ResponseState.OPEN,
+    (ResponseState.OPEN, ResponseTrigger.ASIDE): ResponseState.OPEN,
+    (ResponseState.OPEN, ResponseTrigger.PAUSE): ResponseState.PAUSED,
+    (ResponseState.PAUSED, ResponseTrigger.ASIDE): ResponseState.PAUSED,
+    (ResponseState.PAUSED, ResponseTrigger.RESUME): ResponseState.OPEN,
+    (ResponseState.PAUSED, ResponseTrigger.END): ResponseState.ENDED,
     (ResponseState.OPEN, ResponseTrigger.END): ResponseState.ENDED,
 }
 SWEEP = [

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import pytest
+
 from turnwire.v1 import response_pb2
-from turnwire.v1.client_event_pb2 import ResponseCreate
+from turnwire.v1.client_event_pb2 import ConversationReference, ResponseCreate
 from turnwire.v1.response_pb2 import (
+    Conversation,
     PromptCacheOptions,
+    PromptTemplate,
     ReasoningConfig,
     TextConfig,
     TextFormat,
@@ -137,3 +141,15 @@ def test_presence_is_told_by_name():
     assert not has(create, "top_p")
     assert number(create, "temperature") == 0
     assert number(create, "top_p") is None
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [ConversationReference(id="conv_1"), ConversationReference(object=Conversation(id="conv_1"))],
+)
+def test_a_conversation_and_a_prompt_are_shown(reference):
+    prompt = PromptTemplate(id="pmpt_1", version="2", variables='{"a":"b"}')
+    response = respond(conversation=reference, prompt=prompt)
+    assert response.conversation.id == "conv_1"
+    assert response.prompt == prompt
+    assert not respond().HasField("conversation") and not respond().HasField("prompt")

@@ -555,21 +555,6 @@ def test_an_item_of_any_cached_conversation_is_found(driver):
     assert driver.session.find_item("msg_c") is None
 
 
-def test_a_steer_of_a_running_response_fails_on_its_lane(driver):
-    running = driver.run(create(stream_id="a"))
-    steer = ResponseSteer(previous_response_id=running.response_id, input=given(user("left!")))
-    driver.send(ClientEvent(response_steer=steer))
-    (event,) = driver.take_events()
-    failed = event.response_steer_failed
-    assert event.stream_id == "a"
-    assert event.HasField("sequence_number")
-    assert failed.error.code == "steering_not_supported"
-    assert failed.error.type == "invalid_request_error"
-    assert failed.steer.previous_response_id == running.response_id
-    assert failed.steer.input == steer.input
-    assert not failed.steer.HasField("id")
-
-
 def test_a_steer_of_nothing_fails_with_not_found(driver):
     driver.send(ClientEvent(response_steer=ResponseSteer(previous_response_id="resp_9")))
     (event,) = driver.take_events()

@@ -256,3 +256,12 @@ def test_this_is_the_json_of_an_object(text):
 )
 def test_this_is_not_the_json_of_an_object(text):
     assert not is_json_object(text)
+
+
+def test_tools_with_a_grammar_are_found_by_name_with_the_path_of_their_format():
+    grammar = CustomToolFormat(grammar=CustomToolGrammarFormat(syntax="regex", definition="a+"))
+    with_grammar = Tool(custom=CustomTool(name="g", format=grammar))
+    inner = NamespaceTool(name="ns", tools=[function("a"), with_grammar])
+    tools = [function("f"), with_grammar, Tool(namespace=inner)]
+    checked = ToolCatalogue().check(tools)
+    assert checked.grammars == {"g": "tools[1].format", "ns.g": "tools[2].tools[1].format"}

@@ -86,6 +86,49 @@ class Running:
 LANES = st.sampled_from([None, "a", "b", "c"]) | st.integers(0, 40).map("lane{}".format)
 
 
+# Named, not lambdas: hypothesis looks up the source of a lambda at every step.
+
+
+def connected(walk: SessionWalk) -> object:
+    return not walk.is_gone
+
+
+def has_heads(walk: SessionWalk) -> object:
+    return not walk.is_gone and walk.heads
+
+
+def knows_responses(walk: SessionWalk) -> object:
+    return not walk.is_gone and walk.known_ids
+
+
+def sees_a_response_run(walk: SessionWalk) -> object:
+    return not walk.is_gone and any(r.assembler for r in walk.running.values())
+
+
+def has_asked(walk: SessionWalk) -> object:
+    return not walk.is_gone and walk.asked
+
+
+def has_asked_a_lot(walk: SessionWalk) -> object:
+    return not walk.is_gone and len(walk.asked) > 20
+
+
+def is_over(walk: SessionWalk) -> object:
+    return walk.is_gone and not walk.running
+
+
+def can_begin(walk: SessionWalk) -> object:
+    return any(r.assembler is None for r in walk.running.values())
+
+
+def can_go_on(walk: SessionWalk) -> object:
+    return any(r.assembler is not None for r in walk.running.values())
+
+
+def runs_something(walk: SessionWalk) -> object:
+    return walk.running
+
+
 class SessionWalk(RuleBasedStateMachine):
     @initialize(
         in_flight=st.sampled_from([1, 2, 16]),
@@ -154,12 +197,12 @@ class SessionWalk(RuleBasedStateMachine):
         elif asked.parent in self.running:
             asked.awaited = asked.parent
 
-    @precondition(lambda self: not self.is_gone)
+    @precondition(connected)
     @rule(lane=LANES, is_warm_up=st.booleans())
     def begin_a_conversation(self, lane, is_warm_up):
         self.ask(lane, None, is_warm_up=is_warm_up, is_refused=False)
 
-    @precondition(lambda self: not self.is_gone and self.heads)
+    @precondition(has_heads)
     @rule(data=st.data(), count=st.integers(1, 3), is_refused=st.booleans())
     def continue_a_lane(self, data, count, is_refused):
         lane = data.draw(st.sampled_from(list(self.heads)))
@@ -167,43 +210,43 @@ class SessionWalk(RuleBasedStateMachine):
         for index in range(count):
             self.ask(lane, parent, is_warm_up=False, is_refused=is_refused and index == 0)
 
-    @precondition(lambda self: not self.is_gone and self.known_ids)
+    @precondition(knows_responses)
     @rule(lane=LANES, data=st.data(), is_refused=st.booleans())
     def continue_anything(self, lane, data, is_refused):
         choices = ["resp_unknown", *self.known_ids[-8:], *self.heads.values(), *self.warm]
         parent = data.draw(st.sampled_from(choices))
         self.ask(lane, parent, is_warm_up=False, is_refused=is_refused)
 
-    @precondition(lambda self: not self.is_gone and any(r.assembler for r in self.running.values()))
+    @precondition(sees_a_response_run)
     @rule(lane=LANES, data=st.data())
     def continue_what_still_runs(self, lane, data):
         parent = self.some_running(data, is_open=True)
         self.ask(lane, parent.turn.response_id, is_warm_up=False, is_refused=False)
         self.ask(parent.turn.lane, parent.turn.response_id, is_warm_up=True, is_refused=False)
 
-    @precondition(lambda self: not self.is_gone and self.asked)
+    @precondition(has_asked)
     @rule(lane=LANES, data=st.data())
     def send_the_same_create_again(self, lane, data):
         event_id = data.draw(st.sampled_from(sorted(self.asked)))
         if self.asked[event_id].is_accepted:
             self.ask(lane, None, is_warm_up=False, is_refused=False, event_id=event_id)
 
-    @precondition(lambda self: not self.is_gone and self.known_ids)
+    @precondition(knows_responses)
     @rule(data=st.data())
     def cancel_a_response(self, data):
         self.send(cancel(response_id=data.draw(st.sampled_from(self.known_ids))))
 
-    @precondition(lambda self: not self.is_gone)
+    @precondition(connected)
     @rule(lane=LANES)
     def cancel_a_lane(self, lane):
         self.send(cancel(stream_id=lane))
 
-    @precondition(lambda self: not self.is_gone and self.asked)
+    @precondition(has_asked)
     @rule(data=st.data())
     def cancel_a_create(self, data):
         self.send(cancel(event_id=data.draw(st.sampled_from(sorted(self.asked)))))
 
-    @precondition(lambda self: not self.is_gone)
+    @precondition(connected)
     @rule(lane=LANES)
     def send_something_else(self, lane):
         self.send(ClientEvent(stream_id=lane, response_processed=ResponseProcessed()))
@@ -211,7 +254,7 @@ class SessionWalk(RuleBasedStateMachine):
             self.send(ClientEvent(response_steer=ResponseSteer(previous_response_id=target)))
         self.send(ClientEvent(stream_id=lane, event_id="no arm"))
 
-    @precondition(lambda self: not self.is_gone and len(self.asked) > 20)
+    @precondition(has_asked_a_lot)
     @rule(is_answered=st.booleans())
     def go_away(self, is_answered):
         self.is_gone = True
@@ -223,7 +266,7 @@ class SessionWalk(RuleBasedStateMachine):
         self.pull()
         assert all(running.turn.is_cancelled for running in self.running.values())
 
-    @precondition(lambda self: self.is_gone and not self.running)
+    @precondition(is_over)
     @rule()
     def connect_again(self):
         self.check_the_end()
@@ -307,7 +350,7 @@ class SessionWalk(RuleBasedStateMachine):
             )
         )
 
-    @precondition(lambda self: any(r.assembler is None for r in self.running.values()))
+    @precondition(can_begin)
     @rule(data=st.data())
     def begin_a_response(self, data):
         self.begin_response(self.some_running(data, is_open=False))
@@ -324,7 +367,7 @@ class SessionWalk(RuleBasedStateMachine):
         running.assembler = ResponseAssembler(response, stream_id=turn.lane, new_id=self.new_id)
         self.emit(running.assembler.begin())
 
-    @precondition(lambda self: any(r.assembler is not None for r in self.running.values()))
+    @precondition(can_go_on)
     @rule(data=st.data(), pieces=st.sampled_from(PIECES), keepalive=st.booleans())
     def hear_from_the_model(self, data, pieces, keepalive):
         running = self.some_running(data, is_open=True)
@@ -333,7 +376,7 @@ class SessionWalk(RuleBasedStateMachine):
         if keepalive:
             self.emit(running.assembler.keepalive())
 
-    @precondition(lambda self: self.running)
+    @precondition(runs_something)
     @rule(data=st.data(), hows=st.lists(st.sampled_from(["well", "cut", "broken"]), max_size=4))
     def end_turns(self, data, hows):
         for how in hows:

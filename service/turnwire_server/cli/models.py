@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def add_parser(commands: Any) -> None:
     action.add_argument("name", help=known)
     action.set_defaults(run=_pull)
     action = actions.add_parser("show", help="tell about a model")
-    action.add_argument("name", help=f"{known}; or the path of a GGUF file")
+    action.add_argument("name", help=f"{known}; or the path of a GGUF file or folder")
     action.set_defaults(run=_show)
     action = actions.add_parser("path", help="print where models are kept, or one model's file")
     action.add_argument("name", nargs="?", help=known)
@@ -155,7 +156,9 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _facts_of(name: str, directory: Path) -> dict[str, str]:
-    """Return what a model's file says about itself."""
+    """Return what a model's files say about themselves."""
+    if Path(name).is_dir():
+        return {"folder": name, **_template_facts(Path(name))}
     try:
         path = find_model(name, directory)
         gguf = read_gguf(path)
@@ -171,7 +174,24 @@ def _facts_of(name: str, directory: Path) -> dict[str, str]:
         "context": f"{context:,} tokens" if context else "not said",
         "tensors": f"{len(gguf.tensors)} ({types})",
         "chat template": "yes" if template else "no: it cannot be served",
+        **(_template_facts(path) if template else {}),
     }
+
+
+def _template_facts(path: Path) -> dict[str, str]:
+    """Return what probing the chat template of a model finds."""
+    for module in ("tokenizers", "jinja2"):
+        if importlib.util.find_spec(module) is None:
+            return {"template class": f"not known: {module} is not installed"}
+    # Imported here, because an install without that extra must be able to show the rest.
+    from turnwire_server.adapters.renderers.chat_model import ChatModelFailure
+    from turnwire_server.adapters.renderers.chat_template import ChatTemplateRenderer
+    from turnwire_server.adapters.renderers.model_files import read_chat_model
+
+    try:
+        return ChatTemplateRenderer(read_chat_model(path)).describe()
+    except (ChatModelFailure, GgufFailure) as failure:
+        return {"template class": f"cannot be served: {failure}"}
 
 
 def _path(options: argparse.Namespace) -> int:

@@ -16,8 +16,12 @@ from pydantic import ValidationError
 
 from turnwire._codec import DecodeError, parse
 from turnwire._codec.errors import kind_of_json, quoted
-from turnwire.v1 import conversation_pb2
 from turnwire.v1.client_event_pb2 import ClientEvent, ResponseCreate, ResponseProcessed
+from turnwire.v1.conversation_pb2 import (
+    CreateConversationItemsRequest,
+    CreateConversationRequest,
+    UpdateConversationRequest,
+)
 from turnwire.v1.responses_service_pb2 import CompactRequest
 from turnwire_server.codec import shapes
 from turnwire_server.codec.faults import Fault, fault_of_codec, fault_of_shape
@@ -102,47 +106,19 @@ class RequestDecoder:
 
     def compact(self, data: bytes | str) -> CompactRequest | Fault:
         """Decode the JSON body of `POST /v1/responses/compact`."""
-        value = _load(data)
-        if isinstance(value, Fault):
-            return value
-        return _decode(shapes.CompactRequest, CompactRequest, value, None, None)
+        return _body(data, shapes.CompactRequest, CompactRequest)
 
-    def conversation(self, data: bytes | str) -> conversation_pb2.CreateConversationRequest | Fault:
-        """Decode the JSON body of `POST /v1/conversations`; none is an empty object."""
-        value = _load(data or b"{}")
-        if isinstance(value, Fault):
-            return value
-        shape, message_type = (
-            shapes.CreateConversationRequest,
-            conversation_pb2.CreateConversationRequest,
-        )
-        return _decode(shape, message_type, value, None, None)
+    def conversation(self, data: bytes | str) -> CreateConversationRequest | Fault:
+        """Decode the JSON body of `POST /v1/conversations`; no body is an empty object."""
+        return _body(data or b"{}", shapes.CreateConversationRequest, CreateConversationRequest)
 
-    def conversation_update(
-        self, data: bytes | str
-    ) -> conversation_pb2.UpdateConversationRequest | Fault:
+    def conversation_update(self, data: bytes | str) -> UpdateConversationRequest | Fault:
         """Decode the JSON body of `POST /v1/conversations/{id}`."""
-        value = _load(data)
-        if isinstance(value, Fault):
-            return value
-        shape, message_type = (
-            shapes.UpdateConversationRequest,
-            conversation_pb2.UpdateConversationRequest,
-        )
-        return _decode(shape, message_type, value, None, None)
+        return _body(data, shapes.UpdateConversationRequest, UpdateConversationRequest)
 
-    def conversation_items(
-        self, data: bytes | str
-    ) -> conversation_pb2.CreateConversationItemsRequest | Fault:
+    def conversation_items(self, data: bytes | str) -> CreateConversationItemsRequest | Fault:
         """Decode the JSON body of `POST /v1/conversations/{id}/items`."""
-        value = _load(data)
-        if isinstance(value, Fault):
-            return value
-        shape, message_type = (
-            shapes.CreateConversationItemsRequest,
-            conversation_pb2.CreateConversationItemsRequest,
-        )
-        return _decode(shape, message_type, value, None, None)
+        return _body(data, shapes.CreateConversationItemsRequest, CreateConversationItemsRequest)
 
     def _with_tools(
         self,
@@ -182,6 +158,15 @@ class RequestDecoder:
         elif isinstance(message, ResponseCreate):
             message.MergeFromString(decoded)
         return message
+
+
+def _body(
+    data: bytes | str, shape: type[shapes.Shape], message_type: type[AnyMessage]
+) -> AnyMessage | Fault:
+    value = _load(data)
+    if isinstance(value, Fault):
+        return value
+    return _decode(shape, message_type, value, None, None)
 
 
 def _decode(

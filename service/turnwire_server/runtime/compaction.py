@@ -244,11 +244,12 @@ async def write_summary(
 
 
 def latest_request(conversation: Conversation, limit: int) -> str:
-    """Return the text of the last user message, cut to `limit` characters."""
+    """Return the text of the last user message, cut to `limit` characters; "" when it is gone."""
     for item in reversed(conversation.items()):
         if item.WhichOneof("item") == "message" and item.message.role == "user":
-            return item_text(item.message.content)[:limit]
-    return conversation.last_user_text[:limit]
+            text = item_text(item.message.content)
+            return text if len(text) <= limit else f"{text[:limit]}…"
+    return ""
 
 
 async def compact(run: TurnRun, plan: CompactionPlan) -> CompactedTurn:
@@ -278,8 +279,11 @@ async def compact(run: TurnRun, plan: CompactionPlan) -> CompactedTurn:
     if summary is None or run.turn.is_cancelled:
         ready = plan.ready
         return CompactedTurn(ready.checked, ready.request, ready.rendered, "cancelled")
-    settings = services.settings.compaction
-    request_text = latest_request(checked.conversation, settings.max_request_chars)
+    limit = services.settings.compaction.max_request_chars
+    if checked.compact_threshold is not None:
+        # About half of the threshold: what is kept must not call for the next compaction.
+        limit = min(limit, 2 * checked.compact_threshold)
+    request_text = latest_request(checked.conversation, limit)
     compacted = Compacted(summary, request_text, covers=not plan.is_all)
     run.send(run.assembler.end_compaction(services.seal_compaction(compacted)))
     if checked.conversation.configuration:

@@ -11,8 +11,9 @@ from typing import Final, Literal
 from turnwire.v1 import client_event_pb2, content_pb2, error_pb2, item_pb2
 from turnwire_server.session.errors import Rejection, quoted
 
-__all__ = ["PromptMessage", "PromptTemplates", "StoredPrompt"]
+__all__ = ["PromptMessage", "PromptTemplates", "StoredPrompt", "read_prompts"]
 
+_TEXTS: Final = frozenset({"id", "version", "model", "instructions"})
 _VARIABLE: Final = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
 
 Create = client_event_pb2.ResponseCreate
@@ -103,6 +104,63 @@ class PromptTemplates:
                 id=self._new_id("msg_"), role=message.role, content=content
             )
         )
+
+
+def read_prompts(tables: object) -> tuple[StoredPrompt, ...]:
+    """Read templates as a configuration has them; of several versions the last is the newest.
+
+    Raises:
+        ValueError: They cannot be used; `str()` names the path and says what is needed.
+    """
+    if not isinstance(tables, list):
+        raise ValueError("prompts: an array of tables ([[prompts]]) is needed")
+    prompts: list[StoredPrompt] = []
+    for position, table in enumerate(tables):
+        prompt = _read_prompt(table, f"prompts[{position}]")
+        if any((one.id, one.version) == (prompt.id, prompt.version) for one in prompts):
+            raise ValueError(f"prompts[{position}].version: this version is there twice")
+        prompts.append(prompt)
+    return tuple(prompts)
+
+
+def _read_prompt(table: object, path: str) -> StoredPrompt:
+    if not isinstance(table, dict) or not table.get("id"):
+        raise ValueError(f"{path}: a table with an id is needed")
+    texts: dict[str, str] = {}
+    for key, value in table.items():
+        if key == "messages":
+            continue
+        if key not in _TEXTS:
+            known = ", ".join(sorted({*_TEXTS, "messages"}))
+            raise ValueError(f"{path}.{key}: unknown key; known are {known}")
+        if not isinstance(value, str):
+            raise ValueError(f"{path}.{key}: text is needed")
+        texts[key] = value
+    messages = table.get("messages", [])
+    if not isinstance(messages, list):
+        messages = [None]
+    return StoredPrompt(
+        texts["id"],
+        texts.get("version", "1"),
+        texts.get("model", ""),
+        texts.get("instructions", ""),
+        tuple(_read_message(entry, f"{path}.messages") for entry in messages),
+    )
+
+
+def _read_message(entry: object, path: str) -> PromptMessage:
+    match entry:
+        case {
+            "role": "user" | "assistant" | "system" | "developer" as role,
+            "content": str(content),
+            **others,
+        } if content and not others:
+            return PromptMessage(role, content)
+        case _:
+            raise ValueError(
+                f"{path}: an array of tables with a role (user, assistant, system or developer) "
+                "and a content is needed"
+            )
 
 
 def _values(given: str, prompt: StoredPrompt) -> dict[str, str] | Rejection:

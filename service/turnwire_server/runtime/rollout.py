@@ -81,7 +81,7 @@ async def _appended(run: TurnRun, deadline: float) -> Appended | None:
     """Wait for input; None when the turn was cancelled or nothing came in time."""
     turn, clock = run.turn, run.services.clock
     if not turn.is_cancelled:
-        left = 0.0 if run.session.is_input_closed else deadline - clock.monotonic()
+        left = deadline - clock.monotonic()
         timer = asyncio.get_running_loop().create_task(clock.sleep(left))
         timer.add_done_callback(lambda done: None if done.cancelled() else run.wake())
         try:

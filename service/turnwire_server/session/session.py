@@ -67,8 +67,7 @@ class Session:
         self._to_start: list[Turn] = []
         self._to_wake: list[Turn] = []
         self._to_cancel: list[Turn] = []
-        self.is_input_closed = False
-        """Whether no client event can come any more."""
+        self._is_input_closed = False
         self.wants_session_events = False
         """Whether the client opened the session explicitly, so that it knows our extensions."""
 
@@ -85,7 +84,7 @@ class Session:
         return turns
 
     def turns_to_wake(self) -> list[Turn]:
-        """Return and forget the paused turns that must go on: with `turn.appended`, if there is."""
+        """Return and forget the paused turns that go on, with `turn.appended`."""
         turns, self._to_wake = self._to_wake, []
         return turns
 
@@ -218,10 +217,12 @@ class Session:
     def pause_turn(self, turn: Turn, conversation: Conversation) -> None:
         """Note that a running rollout waits for the outputs of the calls in `conversation`.
 
-        `turns_to_wake` says when it goes on.
+        `turns_to_wake` says when it goes on. It is cancelled when nothing can come any more.
         """
         turn.move(TurnTrigger.PAUSE)
         turn.paused_at = conversation
+        if self._is_input_closed:
+            self._cancel_running(turn)
 
     def end_pause(self, turn: Turn) -> None:
         """Note that a paused turn waits no longer, though nothing was appended."""
@@ -232,11 +233,15 @@ class Session:
         turn.move(TurnTrigger.PAUSE)
         turn.steers = appended.steers + turn.steers
         self._event_ids.discard(appended.event_id)
+        if self._is_input_closed:
+            self._cancel_running(turn)
 
     def close_input(self) -> None:
-        """Note that no client event can come any more: nothing that is paused can go on."""
-        self.is_input_closed = True
-        self._to_wake += [turn for turn in self._lanes.running if turn.is_paused]
+        """Note that no client event can come any more: what is paused is cancelled."""
+        self._is_input_closed = True
+        for turn in self._lanes.running:
+            if turn.is_paused:
+                self._cancel_running(turn)
 
     def close_to_creates(self, rejection: Rejection) -> None:
         """Answer every further create with `rejection`, in its lane's order."""
@@ -399,9 +404,10 @@ class Session:
         rejection = take_append(append, turn, self._rules, stream_id, event_id)
         if rejection is not None:
             self._reject(rejection, stream_id, event_id)
-        elif turn is not None:
-            self._to_wake.append(turn)
-            self._event_ids.add(event_id)
+            return
+        assert turn is not None  # or it would have been refused
+        self._to_wake.append(turn)
+        self._event_ids.add(event_id)
 
     def _start(self, start: client_event_pb2.TurnwireSessionStart, event_id: str | None) -> None:
         rejection = check_start(start, is_first=self._received == 1)

@@ -30,7 +30,6 @@ class ConversationsApi:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._conversations = services.conversations
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -50,45 +49,45 @@ class ConversationsApi:
     async def create(self, request: web.Request) -> web.Response:
         """Make a conversation."""
         asked = await self._body(request, decode_conversation)
-        return answer(await self._conversations.create(asked, tenant=TENANT.get()))
+        return answer(await self._services.conversations.create(asked, tenant=TENANT.get()))
 
     async def get(self, request: web.Request) -> web.Response:
         """Return a conversation."""
-        return await self._by_id(request, self._conversations.get)
+        return await self._by_id(request, self._services.conversations.get)
 
     async def update(self, request: web.Request) -> web.Response:
         """Give a conversation other metadata."""
         asked = await self._body(request, decode_conversation_update)
-        call = self._conversations.update(_id(request), asked, tenant=TENANT.get())
+        call = self._services.conversations.update(_id(request), asked, tenant=TENANT.get())
         return answer(await call)
 
     async def delete(self, request: web.Request) -> web.Response:
         """Forget a conversation."""
-        return await self._by_id(request, self._conversations.delete)
+        return await self._by_id(request, self._services.conversations.delete)
 
     async def list_items(self, request: web.Request) -> web.Response:
         """List items."""
         query = request.query
         asked = PageRequest(query.get("after", ""), page_limit(query), query.get("order", ""))
-        call = self._conversations.list_items(_id(request), asked, tenant=TENANT.get())
+        call = self._services.conversations.list_items(_id(request), asked, tenant=TENANT.get())
         return answer(await call)
 
     async def add_items(self, request: web.Request) -> web.Response:
         """Add items."""
         asked = await self._body(request, decode_conversation_items)
-        call = self._conversations.add_items(_id(request), asked, tenant=TENANT.get())
+        call = self._services.conversations.add_items(_id(request), asked, tenant=TENANT.get())
         return answer(await call)
 
     async def get_item(self, request: web.Request) -> web.Response:
         """Return an item."""
         item_id = request.match_info["item_id"]
-        call = self._conversations.get_item(_id(request), item_id, tenant=TENANT.get())
+        call = self._services.conversations.get_item(_id(request), item_id, tenant=TENANT.get())
         return answer(await call)
 
     async def delete_item(self, request: web.Request) -> web.Response:
         """Forget an item."""
         item_id = request.match_info["item_id"]
-        call = self._conversations.delete_item(_id(request), item_id, tenant=TENANT.get())
+        call = self._services.conversations.delete_item(_id(request), item_id, tenant=TENANT.get())
         return answer(await call)
 
     async def _by_id(

@@ -161,6 +161,18 @@ def test_kept_history_stays_as_the_engine_saw_it(make, family):
 
 
 @pytest.mark.parametrize("family", KEEPING)
+def test_without_instructions_the_first_developer_message_may_take_their_place(make, family):
+    renderer = make(family)
+    history = [message("developer", "Be odd."), message("user", "go")]
+    first = renderer.render(request(history, instructions="Be brief."))
+    prompt = renderer.sampled(first, [renderer._close_ids[0]], "stop")
+    items: Items = [message("assistant", ""), message("user", "x")]
+    after = renderer.render(request(items[1:], [*history, items[0]], previous=prompt))
+    assert after.prompt.ids == renderer.render(request([*history, *items])).prompt.ids
+    assert after.rerender_reason == "instructions"
+
+
+@pytest.mark.parametrize("family", KEEPING)
 def test_a_turn_costs_its_new_items(make, family):
     renderer = make(family)
     history: Items = [message("user", "go " * 200)]
@@ -210,11 +222,11 @@ def test_settings_override_what_was_found(make):
 WRITTEN = {
     "qwen": '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>',
     "smollm": '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>',
-    "llama3": '<|python_tag|>{"name": "f", "parameters": {"a": 1}}',
+    "llama3": 'Well. <|python_tag|>{"name": "f", "parameters": {"a": 1}}',
     "qwen3": '<think>\nhm\n</think>\n\n<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n'
     "</tool_call>",
     "thinking": 'hm</think><tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>',
-    "mistral": '[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}, "id": "x"}]',
+    "mistral": 'Well. [TOOL_CALLS][{"name": "f", "arguments": {"a": 1}, "id": "x"}]',
     "qwen_coder": "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n"
     "</tool_call>",
 }
@@ -236,6 +248,9 @@ def test_sampled_markers_are_understood_though_they_are_control_tokens(make, fam
     if family in ("qwen3", "thinking"):
         assert [p for p in pieces if isinstance(p, ReasoningDelta)]
         pieces = [p for p in pieces if not isinstance(p, ReasoningDelta)]
+    if family in ("llama3", "mistral"):
+        assert "".join(p.text for p in pieces if isinstance(p, TextDelta)) == "Well."
+        pieces = [p for p in pieces if not isinstance(p, TextDelta)]
     joined = "".join(p.text for p in pieces if isinstance(p, CallDelta))
     assert [pieces[0], CallDelta(joined), pieces[-1]] == CALLED
     assert not any(isinstance(p, TextDelta) for p in pieces)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import json
 import os
@@ -22,8 +23,13 @@ from harness.conversations import (
 )
 from turnwire.v1 import item_pb2
 from turnwire_server.adapters.renderers.formats.pieces import merged
-from turnwire_server.adapters.renderers.harmony import HarmonyRenderer, HarmonySettings
+from turnwire_server.adapters.renderers.harmony import HarmonyRenderer
 from turnwire_server.adapters.renderers.harmony_encoding import harmony_tokens
+from turnwire_server.adapters.renderers.harmony_settings import (
+    HarmonyFailure,
+    HarmonySettings,
+    load_harmony,
+)
 from turnwire_server.ports.engine import Constraint
 from turnwire_server.ports.renderer import Rendered, RenderFailure, RenderRequest, ToolForce
 from turnwire_server.session.output import (
@@ -273,6 +279,13 @@ def test_a_format_is_that_of_the_answer(renderer):
 def test_what_cannot_be_rendered_is_refused(renderer, item):
     with pytest.raises(RenderFailure):
         renderer.render(request(item))
+
+
+def test_a_missing_library_is_named_with_the_way_to_get_it(monkeypatch):
+    assert isinstance(load_harmony(HarmonySettings()), HarmonyRenderer)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(HarmonyFailure, match=r"needs openai-harmony.*turnwire\[server,harmony\]"):
+        load_harmony(HarmonySettings())
 
 
 def test_loading_leaves_the_environment_as_it_was():

@@ -11,8 +11,7 @@ import json
 import re
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from openai_harmony import (
     Conversation,
@@ -41,13 +40,14 @@ from turnwire_server.adapters.renderers.harmony_messages import (
     recipient_of,
 )
 from turnwire_server.adapters.renderers.harmony_parser import HarmonyParser
+from turnwire_server.adapters.renderers.harmony_settings import HarmonySettings
 from turnwire_server.adapters.renderers.template_class import TemplateClass
 from turnwire_server.ports.engine import Constraint, FinishReason
 from turnwire_server.ports.renderer import Rendered, RenderFailure, RenderRequest
 from turnwire_server.session.prompt import Prompt
 from turnwire_server.session.tokens import TokenIds
 
-__all__ = ["HarmonyRenderer", "HarmonySettings"]
+__all__ = ["HarmonyRenderer"]
 
 _VERSION: Final = "harmony-1"
 _FINAL: Final = "<|channel|>final<|message|>"
@@ -56,19 +56,6 @@ _MOST_HEADS: Final = 32
 _LONGEST_OPENING: Final = 256
 """Ids of a prompt's end that may hold the header of the message that goes on."""
 _CLASS: Final = TemplateClass(keeps_prefixes=True)
-
-
-@dataclass(frozen=True, slots=True)
-class HarmonySettings:
-    """What the system message says."""
-
-    model_name: str = "gpt-oss"
-    """Part of the fingerprint."""
-    reasoning_effort: Literal["low", "medium", "high"] = "medium"
-    identity: str = ""
-    """Who the model is; "" for the library's own words."""
-    current_date: str = ""
-    """`YYYY-MM-DD`, "" to leave it out: a date of each day would change every prompt's head."""
 
 
 class HarmonyRenderer:

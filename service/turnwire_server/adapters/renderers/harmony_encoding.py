@@ -22,16 +22,13 @@ from openai_harmony import (
     load_harmony_encoding,
 )
 
+from turnwire_server.adapters.renderers.harmony_settings import HarmonyFailure
 from turnwire_server.adapters.renderers.vocabulary import Vocabulary, o200k_base, o200k_base_file
 
-__all__ = ["HarmonyFailure", "HarmonyTokens", "harmony_tokens"]
+__all__ = ["HarmonyTokens", "harmony_tokens"]
 
 _VARIABLE: Final = "TIKTOKEN_ENCODINGS_BASE"
 _FILE_NAME: Final = "o200k_base.tiktoken"
-
-
-class HarmonyFailure(Exception):
-    """The encoding cannot be loaded. `str()` is one sentence for the operator."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,24 @@ from __future__ import annotations
 
 from turnwire_server.codec.shapes.base import LITERAL_TAG, Shape
 from turnwire_server.codec.shapes.events import CLIENT_EVENTS, ResponseCreateEvent
-from turnwire_server.codec.shapes.requests import CompactRequest, ResponseCreate
+from turnwire_server.codec.shapes.requests import (
+    CompactRequest,
+    CreateConversationItemsRequest,
+    CreateConversationRequest,
+    ResponseCreate,
+    UpdateConversationRequest,
+)
 from turnwire_server.codec.shapes.tools import ToolList
 
 __all__ = [
     "CLIENT_EVENTS",
     "LITERAL_TAG",
     "CompactRequest",
+    "CreateConversationItemsRequest",
+    "CreateConversationRequest",
     "ResponseCreate",
     "ResponseCreateEvent",
     "Shape",
     "ToolList",
+    "UpdateConversationRequest",
 ]

@@ -114,6 +114,13 @@ def test_newer_mistral_names_the_tool_before_its_arguments(middle: str) -> None:
     assert parse(MISTRAL, text) == call("exec", "ls\n", custom=True)
 
 
+def test_a_marker_that_looks_like_a_list_is_a_marker() -> None:
+    found = call("add", '{"a": 1}')
+    for text in ('[TOOL_CALLS]add[ARGS]{"a": 1}', '[{"name": "add", "arguments": {"a": 1}}]'):
+        assert parse(MISTRAL, text, lenient=True) == found
+        assert parse(MISTRAL, *text, lenient=True) == found
+
+
 def test_a_mistral_call_ends_with_its_arguments() -> None:
     parser = CallParser(MISTRAL, TOOLS, parallel=False)
     assert parser.feed('[TOOL_CALLS]add[ARGS]{"a": 1}') == call("add", '{"a": 1}')
