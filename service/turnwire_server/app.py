@@ -22,7 +22,10 @@ from turnwire_server.adapters.clock import SystemClock
 from turnwire_server.adapters.engines.sim import SimEngine, SimSettings
 from turnwire_server.adapters.ledgers.memory import MemoryLedger
 from turnwire_server.adapters.models import CATALOGUE, ModelFailure, find_model
+from turnwire_server.adapters.renderers.loading import RendererFailure, load_renderer
 from turnwire_server.adapters.renderers.sim_chatml import SimRenderer
+from turnwire_server.adapters.screens.rules import RuleScreen
+from turnwire_server.adapters.screens.rules_file import RulesFailure, read_rules
 from turnwire_server.adapters.sealing import (
     KeyFailure,
     RingSealer,
@@ -30,9 +33,16 @@ from turnwire_server.adapters.sealing import (
     parse_key,
 )
 from turnwire_server.adapters.stores.memory import MemoryResponseStore
-from turnwire_server.config import Address, Config, ModelConfig, SealingConfig
+from turnwire_server.config import (
+    Address,
+    Config,
+    ModelConfig,
+    ScreenConfig,
+    SealingConfig,
+)
 from turnwire_server.ports.clock import Clock
 from turnwire_server.ports.engine import EngineFailure
+from turnwire_server.ports.screen import Screen
 from turnwire_server.runtime.registry import ModelRegistry, ServedModel
 from turnwire_server.runtime.services import Services
 from turnwire_server.transports.grpc import make_grpc_server
@@ -53,17 +63,13 @@ class StartFailure(Exception):
 
 def _openvino_model(config: ModelConfig, models_directory: Path, clock: Clock) -> ServedModel:
     """Make a model that runs on the embedded engine."""
-    for module in ("openvino_genai", "tokenizers", "jinja2"):
-        if importlib.util.find_spec(module) is None:
-            raise StartFailure(
-                f"The engine openvino needs {module}, which is not installed. Install it with: "
-                "pip install 'turnwire[server,openvino]', or simulate: turnwire serve --engine sim"
-            )
+    if importlib.util.find_spec("openvino_genai") is None:
+        raise StartFailure(
+            "The engine openvino needs openvino_genai, which is not installed. Install it with: "
+            "pip install 'turnwire[server,openvino]', or simulate: turnwire serve --engine sim"
+        )
     # Imported here, because an install without that extra must be able to simulate.
     from turnwire_server.adapters.engines.openvino import OpenVinoEngine, OpenVinoSettings
-    from turnwire_server.adapters.renderers.chat_model import ChatModelFailure, model_of_gguf
-    from turnwire_server.adapters.renderers.chat_template import ChatTemplateRenderer
-    from turnwire_server.adapters.renderers.gguf import GgufFailure, read_gguf
 
     assert isinstance(config.settings, OpenVinoSettings)
     try:
@@ -77,27 +83,30 @@ def _openvino_model(config: ModelConfig, models_directory: Path, clock: Clock) -
             )
         raise StartFailure(f"{failure}{hint}") from None
     try:
-        renderer = ChatTemplateRenderer(model_of_gguf(read_gguf(path)))
-    except (GgufFailure, ChatModelFailure) as failure:
+        renderer = load_renderer(config.renderer, path)
+    except RendererFailure as failure:
         raise StartFailure(f"The model {config.name!r} cannot be loaded. {failure}") from None
     try:
         engine = OpenVinoEngine(replace(config.settings, model_path=path), clock=clock)
     except ValueError as error:
         raise StartFailure(f"The model {config.name!r} cannot be loaded: {error}.") from None
-    return ServedModel(config.name, engine, renderer, clock.wall())
+    return ServedModel(config.name, engine, renderer, clock.wall(), takes_steers=config.steering)
 
 
 def _sim_model(config: ModelConfig, clock: Clock) -> ServedModel:
     """Make a simulated model."""
     assert isinstance(config.settings, SimSettings)
-    return ServedModel(config.name, SimEngine(config.settings, clock), SimRenderer(), clock.wall())
+    engine = SimEngine(config.settings, clock)
+    return ServedModel(
+        config.name, engine, SimRenderer(), clock.wall(), takes_steers=config.steering
+    )
 
 
 def make_services(config: Config, *, clock: Clock | None = None) -> Services:
     """Make the runtime of a configuration; blocks while vocabularies are read.
 
     Raises:
-        StartFailure: A model is not there or cannot be used.
+        StartFailure: A model, the screen's rules or the sealing keys cannot be used.
     """
     clock = clock or SystemClock()
     models = [
@@ -112,8 +121,19 @@ def make_services(config: Config, *, clock: Clock | None = None) -> Services:
         ledger=MemoryLedger(),
         clock=clock,
         settings=config.runtime,
+        screen=_screen(config.screen),
         sealer=_sealer(config.sealing),
     )
+
+
+def _screen(config: ScreenConfig) -> Screen | None:
+    """Make the screen that the configuration asks for."""
+    if config.rules is None:
+        return None
+    try:
+        return RuleScreen(read_rules(config.rules))
+    except RulesFailure as failure:
+        raise StartFailure(f"screen.rules: {failure}") from None
 
 
 def _sealer(config: SealingConfig) -> RingSealer:

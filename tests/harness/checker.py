@@ -207,9 +207,7 @@ class StreamChecker:
         _require(body.response_id == response.first.id, "response.done of another response")
         _require(response.item is None, "response.done while an item is open")
         _require(not response.is_paused, "response.done twice")
-        required = {
-            getattr(stub, stub.WhichOneof("input")).call_id for stub in body.required_input
-        }
+        required = {getattr(stub, stub.WhichOneof("input")).call_id for stub in body.required_input}
         calls = {
             getattr(item, item.WhichOneof("item") or "").call_id
             for item in response.done[response.round_start :]

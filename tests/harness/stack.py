@@ -17,6 +17,7 @@ from turnwire_server.adapters.stores.memory import MemoryResponseStore, MemorySt
 from turnwire_server.ports.clock import Clock
 from turnwire_server.ports.ledger import Ledger
 from turnwire_server.ports.screen import Screen
+from turnwire_server.ports.sealer import Sealer
 from turnwire_server.ports.store import ResponseStore
 from turnwire_server.runtime.connection import KeepaliveMode
 from turnwire_server.runtime.registry import ModelRegistry, ServedModel
@@ -38,6 +39,7 @@ class Parts:
     screen: Screen | None = None
     store: ResponseStore | None = None
     ledger: Ledger | None = None
+    sealer: Sealer | None = None
     clock: Clock = field(default_factory=SystemClock)
 
 
@@ -95,6 +97,7 @@ async def running_stack(parts: Parts | None = None) -> AsyncIterator[Stack]:
         clock=clock,
         settings=parts.settings,
         screen=parts.screen,
+        sealer=parts.sealer,
     )
     await services.start()
     try:

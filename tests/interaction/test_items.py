@@ -117,7 +117,7 @@ async def test_what_says_nothing_to_a_text_model_is_kept_and_not_told(
     plain = response_of(await peer.turn(input=[user("Begin")], metadata=said("Yes.")))
     engine = connect.stack.engine
     assert list(engine.request(first.id).ids) == list(engine.request(plain.id).ids)
-    replay = [user("Begin"), {**item, "id": None}, *items_json(first.output), user("Go on")]
+    replay = [user("Begin"), item, *items_json(first.output), user("Go on")]
     events = await peer.turn(input=replay)
     assert arms(events)[-1] == "response_completed"
 

@@ -23,13 +23,17 @@ from interaction.requirements import requirement
 from interaction.scripts import SHELL, said, script, user
 from turnwire.v1.server_event_pb2 import ServerEvent
 from turnwire_server.adapters.engines.sim import SimSettings
+from turnwire_server.adapters.renderers.sim_tokens import sim_tokens
 from turnwire_server.session.settings import SessionSettings
 
 STEP = SimSettings(step_tokens=1)
+ONE, TWO = "one " * 20, "two " * 20
 CALLS = [
-    {"name": "exec_command", "arguments": {"cmd": "one"}},
-    {"name": "exec_command", "arguments": {"cmd": "two"}},
+    {"name": "exec_command", "arguments": {"cmd": ONE}},
+    {"name": "exec_command", "arguments": {"cmd": TWO}},
 ]
+IN_THE_CALL = 25
+"""After so many tokens the model is writing the arguments of the first call."""
 
 
 async def held(
@@ -42,6 +46,20 @@ async def held(
     hold = stack.engine.hold("talk", after_steps=after_steps)
     await peer.create({"input": "talk", "store": False, **create})
     return peer, stack, hold, await stack.engine.held(hold)
+
+
+async def accept(
+    peer: Peer, target: str, input: Any, lane: str | None = None, **more: Any
+) -> ServerEvent:
+    """Steer a response on a lane and wait until the server has taken it."""
+    await steer(peer, target, input, **more)
+    return await peer.until("response_steer_accepted", lane)
+
+
+def _prompt(stack: Stack, response_id: str) -> str:
+    """Return a response's newest prompt as text."""
+    ids = [one.ids for one in stack.engine.requests if one.request_id == response_id][-1]
+    return b"".join(map(sim_tokens().token_bytes, ids)).decode()
 
 
 def steer_of(event: ServerEvent) -> dict[str, Any]:
@@ -63,8 +81,7 @@ async def test_a_steered_answer_is_finished_and_followed(
     peer, stack, hold, target = await held(
         connect, instructions="Be brief.", metadata=said("a long answer"), **named
     )
-    await steer(peer, target, "In French.", **more)
-    accepted = await peer.until("response_steer_accepted", lane)
+    accepted = await accept(peer, target, "In French.", lane, **more)
     assert steer_of(accepted)["id"].startswith("steer_")
     assert steer_of(accepted)["previous_response_id"] == target
     assert accepted.sequence_number > 0
@@ -92,7 +109,7 @@ async def test_a_finished_answer_is_not_rendered_again_for_its_successor(
     peer, stack, hold, target = await held(
         connect, metadata=said("an answer"), include=["turnwire.timing"]
     )
-    await steer(peer, target, [user("In French."), user("Please.")])
+    await accept(peer, target, [user("In French."), user("Please.")])
     stack.engine.release(hold)
     await peer.finish()
     successor = response_of(await peer.finish())
@@ -105,8 +122,7 @@ async def test_a_finished_answer_is_not_rendered_again_for_its_successor(
 @requirement("steer.text")
 async def test_a_response_that_has_said_nothing_yet_ends_at_once(connect: Connect) -> None:
     peer, stack, hold, target = await held(connect, after_steps=0, metadata=said("never said"))
-    await steer(peer, target, "Stop.")
-    await peer.until("response_steer_accepted")
+    await accept(peer, target, "Stop.")
     stack.engine.release(hold)
     first = response_of(await peer.finish())
     assert (status_of(first), first.incomplete_details.reason) == ("incomplete", "steered")
@@ -122,7 +138,7 @@ async def test_reasoning_is_finished_and_the_answer_not_begun(connect: Connect) 
     peer, stack, hold, target = await held(
         connect, metadata=script(reasoning="thinking about it", text="the answer")
     )
-    await steer(peer, target, "Stop.")
+    await accept(peer, target, "Stop.")
     stack.engine.release(hold)
     first = response_of(await peer.finish())
     assert (status_of(first), first.incomplete_details.reason) == ("incomplete", "steered")
@@ -143,15 +159,15 @@ async def test_reasoning_is_finished_and_the_answer_not_begun(connect: Connect) 
 @requirement("steer.boundary")
 async def test_a_call_is_finished_and_no_other_begun(connect: Connect) -> None:
     peer, stack, hold, target = await held(
-        connect, after_steps=12, tools=[SHELL], metadata=script(calls=CALLS)
+        connect, after_steps=IN_THE_CALL, tools=[SHELL], metadata=script(calls=CALLS)
     )
-    await steer(peer, target, "One is enough.")
+    await accept(peer, target, "One is enough.")
     stack.engine.release(hold)
     events = await peer.finish()
     first = response_of(events)
     assert (status_of(first), first.incomplete_details.reason) == ("incomplete", "steered")
     (call,) = first.output
-    assert public(call)["arguments"] == '{"cmd": "one"}'
+    assert public(call)["arguments"] == f'{{"cmd": "{ONE}"}}'
     assert public(call)["status"] == "completed"
     pending = await peer.receive()
     assert arm_of(pending) == "response_steer_pending"
@@ -161,43 +177,63 @@ async def test_a_call_is_finished_and_no_other_begun(connect: Connect) -> None:
 @requirement("steer.boundary")
 async def test_a_response_that_ends_with_its_item_completes(connect: Connect) -> None:
     peer, stack, hold, target = await held(
-        connect, after_steps=12, tools=[SHELL], metadata=script(calls=CALLS[:1])
+        connect, after_steps=IN_THE_CALL, tools=[SHELL], metadata=script(calls=CALLS[:1])
     )
-    await steer(peer, target, "And then?")
+    await accept(peer, target, "And then?")
     stack.engine.release(hold)
     assert status_of(response_of(await peer.finish())) == "completed"
 
 
 @requirement("steer.boundary")
-async def test_a_steer_between_two_items_lets_no_other_begin(connect: Connect) -> None:
-    calls = script(calls=CALLS, after="done")
-    steps = 18
+async def test_wherever_a_steer_comes_no_item_is_cut_and_nothing_said_is_lost(
+    connect: Connect,
+) -> None:
+    calls = script(
+        calls=[{"name": "exec_command", "arguments": {"cmd": name}} for name in ("one", "two")],
+        text="Look.",
+        after="Done.",
+    )
     connect.parts.sim = STEP
     peer = await connect()
     stack = await connect.start()
-    # How many tokens the first call takes is the simulation's own business: look for its end.
-    events = await peer.turn(input="count", tools=[SHELL], metadata=calls)
-    used = response_of(events).usage.output_tokens
-    for steps in range(8, used):
+    whole = response_of(await peer.turn(input="count", tools=[SHELL], metadata=calls))
+    said_items = [_words(public(item)) for item in whole.output]
+    ends = set()
+    for steps in range(whole.usage.output_tokens):
+        lane = f"lane{steps % 16}"
         hold = stack.engine.hold(f"talk {steps}", after_steps=steps)
         await peer.create(
-            input=f"talk {steps}", tools=[SHELL], metadata=calls, stream_id=f"lane{steps % 20}"
+            input=f"talk {steps}", tools=[SHELL], metadata=calls, stream_id=lane, store=False
         )
         target = await stack.engine.held(hold)
-        await steer(peer, target, "Stop.")
+        await accept(peer, target, "Stop.", lane)
         stack.engine.release(hold)
-        lane = f"lane{steps % 20}"
         response = response_of(await peer.finish(lane))
-        assert {public(item)["status"] for item in response.output} == {"completed"}
-        done = [public(item).get("arguments", "text") for item in response.output]
-        assert done == ['{"cmd": "one"}', '{"cmd": "two"}', "text"][: len(done)]
-        pending = await peer.until("response_steer_pending", lane)
-        await peer.create(
-            input=outputs_for(pending), previous_response_id=target, stream_id=lane
+        assert {public(item)["status"] for item in response.output} <= {"completed"}
+        words = [_words(public(item)) for item in response.output]
+        assert words == said_items[: len(words)]
+        ends.add(len(words))
+        outputs: list[dict[str, Any]] = []
+        if len(words) > 1:
+            pending = await peer.until("response_steer_pending", lane)
+            outputs = outputs_for(pending)
+            await peer.create(input=outputs, previous_response_id=target, stream_id=lane)
+        following = response_of(await peer.finish(lane))
+        assert status_of(following) == "completed"
+        # The model sees what was said, the steer and the outputs, and nothing else.
+        other = await connect()
+        history = [user(f"talk {steps}"), *[public(one) for one in response.output]]
+        tools = {} if outputs else {"tools": [SHELL]}
+        again = response_of(
+            await other.turn(input=[*history, user("Stop."), *outputs], metadata=said("x"), **tools)
         )
-        assert status_of(response_of(await peer.finish(lane))) == "completed"
-        asked = stack.engine.requests[-1]
-        assert asked.outline.tool_outputs == len(required(pending))
+        seen = _prompt(stack, following.id).rstrip()
+        assert seen == _prompt(stack, again.id).rstrip()
+    assert ends == {0, 1, 2, 3, 4}
+
+
+def _words(item: dict[str, Any]) -> str:
+    return str(item["arguments"] if "arguments" in item else item["content"][0]["text"])
 
 
 # Calls that wait for outputs.
@@ -208,12 +244,15 @@ async def test_steers_come_before_the_outputs_that_the_next_create_brings(
     connect: Connect,
 ) -> None:
     peer, stack, hold, target = await held(
-        connect, tools=[SHELL], metadata=script(calls=CALLS), stream_id="a"
+        connect,
+        after_steps=IN_THE_CALL,
+        tools=[SHELL],
+        metadata=script(calls=CALLS),
+        stream_id="a",
     )
     ids = []
     for text in ("first", "second"):
-        await steer(peer, target, text)
-        ids.append(steer_of(await peer.until("response_steer_accepted", "a"))["id"])
+        ids.append(steer_of(await accept(peer, target, text, "a"))["id"])
     stack.engine.release(hold)
     await peer.finish("a")
     pendings = [await peer.until("response_steer_pending", "a") for _ in range(2)]
@@ -240,10 +279,9 @@ async def test_a_create_that_waits_already_takes_the_steers_without_pending(
     connect: Connect,
 ) -> None:
     peer, stack, hold, target = await held(
-        connect, after_steps=12, tools=[SHELL], metadata=script(calls=CALLS[:1])
+        connect, after_steps=IN_THE_CALL, tools=[SHELL], metadata=script(calls=CALLS[:1])
     )
-    await steer(peer, target, "faster")
-    await peer.until("response_steer_accepted")
+    await accept(peer, target, "faster")
     await peer.create(input="no outputs", previous_response_id=target, event_id="early")
     stack.engine.release(hold)
     await peer.finish()
@@ -256,17 +294,19 @@ async def test_a_create_that_waits_already_takes_the_steers_without_pending(
 @requirement("steer.pending")
 async def test_a_refused_create_leaves_the_steer_to_the_next_one(connect: Connect) -> None:
     peer, stack, hold, target = await held(
-        connect, tools=[SHELL], metadata=script(calls=CALLS[:1]), store=True
+        connect,
+        after_steps=IN_THE_CALL,
+        tools=[SHELL],
+        metadata=script(calls=CALLS[:1]),
+        store=True,
     )
-    await steer(peer, target, "faster")
+    await accept(peer, target, "faster")
     stack.engine.release(hold)
     await peer.finish()
     pending = await peer.until("response_steer_pending")
     (error,) = await peer.turn(input="no outputs", previous_response_id=target)
     assert code_of(error) == "invalid_value"
-    response = response_of(
-        await peer.turn(input=outputs_for(pending), previous_response_id=target)
-    )
+    response = response_of(await peer.turn(input=outputs_for(pending), previous_response_id=target))
     assert "faster" in _prompt(stack, response.id)
     assert peer.rest() == []
 
@@ -274,9 +314,9 @@ async def test_a_refused_create_leaves_the_steer_to_the_next_one(connect: Connec
 @requirement("steer.pending")
 async def test_steers_fail_when_the_lane_goes_on_without_the_outputs(connect: Connect) -> None:
     peer, stack, hold, target = await held(
-        connect, tools=[SHELL], metadata=script(calls=CALLS[:1])
+        connect, after_steps=IN_THE_CALL, tools=[SHELL], metadata=script(calls=CALLS[:1])
     )
-    await steer(peer, target, "faster")
+    await accept(peer, target, "faster")
     stack.engine.release(hold)
     await peer.finish()
     pending = await peer.until("response_steer_pending")
@@ -289,14 +329,6 @@ async def test_steers_fail_when_the_lane_goes_on_without_the_outputs(connect: Co
     assert status_of(response_of(await peer.finish())) == "completed"
 
 
-def _prompt(stack: Stack, response_id: str) -> str:
-    """Return a response's prompt as text."""
-    from turnwire_server.adapters.renderers.sim_tokens import sim_tokens
-
-    ids = stack.engine.request(response_id).ids
-    return b"".join(map(sim_tokens().token_bytes, ids)).decode(errors="replace")
-
-
 # Order.
 
 
@@ -307,7 +339,7 @@ async def test_the_successor_runs_before_what_waits_and_with_all_steers_in_order
     peer, stack, hold, target = await held(connect, metadata=said("answer"))
     await peer.create(input="queued", event_id="queued", metadata=said("queued answer"))
     for text in ("one", "two", "three"):
-        await steer(peer, target, text)
+        await accept(peer, target, text)
     stack.engine.release(hold)
     await peer.finish()
     successor = response_of(await peer.finish())
@@ -321,13 +353,13 @@ async def test_the_successor_runs_before_what_waits_and_with_all_steers_in_order
 async def test_a_successor_can_be_steered_and_other_lanes_go_on(connect: Connect) -> None:
     peer, stack, hold, target = await held(connect, metadata=said("answer"), stream_id="a")
     second_hold = stack.engine.hold("again", after_steps=1)
-    await steer(peer, target, "again")
+    await accept(peer, target, "again", "a")
     beside = await peer.turn(input="Hi", stream_id="b", metadata=said("beside"))
     assert text_of(response_of(beside)) == "beside"
     stack.engine.release(hold)
     await peer.finish("a")
     successor_id = await stack.engine.held(second_hold)
-    await steer(peer, successor_id, "and again")
+    await accept(peer, successor_id, "and again", "a")
     stack.engine.release(second_hold)
     assert response_of(await peer.finish("a")).id == successor_id
     assert response_of(await peer.finish("a")).previous_response_id == successor_id
@@ -422,8 +454,7 @@ async def test_a_response_that_is_being_cancelled_cannot_be_steered(connect: Con
 @requirement("steer.not_applied")
 async def test_steers_of_a_cancelled_response_are_given_back(connect: Connect) -> None:
     peer, _, _, target = await held(connect, metadata=said("answer"))
-    await steer(peer, target, "more")
-    await peer.until("response_steer_accepted")
+    await accept(peer, target, "more")
     await peer.send({"type": "response.cancel"})
     events = await peer.finish()
     assert status_of(response_of(events)) == "cancelled"
@@ -436,7 +467,7 @@ async def test_steers_of_a_cancelled_response_are_given_back(connect: Connect) -
 @requirement("steer.not_applied")
 async def test_steers_of_a_failed_response_are_given_back(connect: Connect) -> None:
     peer, stack, hold, target = await held(connect, metadata=script(tokens=50, fail_after=10))
-    await steer(peer, target, "more")
+    await accept(peer, target, "more")
     stack.engine.release(hold)
     assert status_of(response_of(await peer.finish())) == "failed"
     failed = await peer.receive()
@@ -451,7 +482,7 @@ async def test_steers_that_leave_no_room_to_answer_are_given_back(connect: Conne
     hold = stack.engine.hold("talk", after_steps=1)
     await peer.create(input="talk", store=False, metadata=said("answer"))
     target = await stack.engine.held(hold)
-    await steer(peer, target, "long " * 500)
+    await accept(peer, target, "long " * 500)
     stack.engine.release(hold)
     assert status_of(response_of(await peer.finish())) == "completed"
     failed = await peer.receive()
@@ -474,13 +505,12 @@ async def test_a_steer_of_a_paused_rollout_comes_before_what_is_appended(
     await peer.create(input="go", rollout=True, tools=[SHELL], store=False)
     done = (await round_of(peer))[-1]
     target = done.response_done.response_id
-    await steer(peer, target, "In French.")
-    accepted = await peer.receive()
+    accepted = await accept(peer, target, "In French.")
     assert accepted.sequence_number == done.sequence_number + 1
     await append(peer, done)
     response = response_of(await _answered(peer))
     assert (response.id, status_of(response)) == (target, "completed")
-    prompt = _last_prompt(stack)
+    prompt = _prompt(stack, response.id)
     assert prompt.index("In French.") < prompt.index("hello\n</tool_response>")
     assert peer.rest() == []
 
@@ -488,16 +518,16 @@ async def test_a_steer_of_a_paused_rollout_comes_before_what_is_appended(
 @requirement("steer.rollout")
 async def test_a_steered_rollout_makes_no_more_calls_before_its_pause(connect: Connect) -> None:
     peer, stack, hold, target = await held(
-        connect, after_steps=12, tools=[SHELL], metadata=script(calls=CALLS), rollout=True
+        connect, after_steps=IN_THE_CALL, tools=[SHELL], metadata=script(calls=CALLS), rollout=True
     )
-    await steer(peer, target, "One is enough.")
+    await accept(peer, target, "One is enough.")
     stack.engine.release(hold)
     done = (await round_of(peer))[-1]
     assert len(required(done)) == 1
     await append(peer, done)
     response = response_of(await _answered(peer))
     assert (response.id, status_of(response)) == (target, "completed")
-    assert "One is enough." in _last_prompt(stack)
+    assert "One is enough." in _prompt(stack, response.id)
 
 
 @requirement("steer.rollout")
@@ -507,7 +537,7 @@ async def test_a_steered_rollout_that_waits_for_nothing_is_followed_by_a_rollout
     peer, stack, hold, target = await held(
         connect, tools=[SHELL], metadata=script(text="done", tool_rounds=0), rollout=True
     )
-    await steer(peer, target, "again")
+    await accept(peer, target, "again")
     stack.engine.release(hold)
     assert response_of(await peer.finish()).id == target
     successor = response_of(await peer.finish())
@@ -521,13 +551,12 @@ async def test_a_steer_of_a_rollout_whose_append_does_not_fit_is_kept(connect: C
     stack = await connect.start()
     await peer.create(input="go", rollout=True, tools=[SHELL], store=False)
     done = (await round_of(peer))[-1]
-    await steer(peer, done.response_done.response_id, "In French.")
+    await accept(peer, done.response_done.response_id, "In French.")
     await append(peer, done, outputs_for(done, "long " * 1000), event_id="e1")
-    assert arm_of(await peer.receive()) == "response_steer_accepted"
     assert code_of(await peer.receive()) == "context_length_exceeded"
     await append(peer, done)
-    await _answered(peer)
-    assert "In French." in _last_prompt(stack)
+    response = response_of(await _answered(peer))
+    assert "In French." in _prompt(stack, response.id)
 
 
 async def _answered(peer: Peer) -> list[ServerEvent]:
@@ -537,20 +566,13 @@ async def _answered(peer: Peer) -> list[ServerEvent]:
     return events
 
 
-def _last_prompt(stack: Stack) -> str:
-    from turnwire_server.adapters.renderers.sim_tokens import sim_tokens
-
-    ids = stack.engine.requests[-1].ids
-    return b"".join(map(sim_tokens().token_bytes, ids)).decode(errors="replace")
-
-
 # Leaving.
 
 
 @requirement("steer.leave")
 async def test_a_half_close_waits_for_the_successor(connect: Connect) -> None:
     peer, stack, hold, target = await held(connect, metadata=said("answer"))
-    await steer(peer, target, "again")
+    await accept(peer, target, "again")
     await peer.half_close()
     stack.engine.release(hold)
     assert response_of(await peer.finish()).id == target

@@ -169,9 +169,8 @@ def test_the_open_item_is_finished_and_no_other_begins(before, same, other):
     stream.say(*before)
     stream.assembler.end_after_item()
     stream.say(same)
-    assert not stream.assembler.is_stopped
+    assert not stream.assembler.has_dropped
     stream.say(other, TextDelta("more"))
-    assert stream.assembler.is_stopped
     assert stream.assembler.has_dropped
     event = stream.take(stream.assembler.incomplete("steered", USAGE))
     (item,) = event.response_incomplete.response.output
@@ -183,17 +182,17 @@ def test_an_open_call_is_finished_and_nothing_was_dropped():
     stream.say(CallStarted("shell"), CallDelta("{"))
     stream.assembler.end_after_item()
     stream.say(CallDelta("}"), CallEnded())
-    assert stream.assembler.is_stopped
     assert not stream.assembler.has_dropped
     assert kinds(stream.complete()) == ["function_call"]
 
 
-def test_with_no_item_open_it_is_stopped_at_once():
+def test_with_no_item_open_none_begins():
     stream = Stream()
     stream.say(*CALL)
     stream.assembler.end_after_item()
-    assert stream.assembler.is_stopped
+    assert not stream.assembler.has_dropped
     stream.say(TextDelta("late"))
+    assert stream.assembler.has_dropped
     assert kinds(stream.complete()) == ["function_call"]
 
 
@@ -201,8 +200,9 @@ def test_a_resumed_response_may_begin_items_again():
     stream = Stream()
     stream.say(*CALL)
     stream.assembler.end_after_item()
+    stream.say(TextDelta("dropped"))
     stream.pause()
     stream.assembler.resume()
-    assert not stream.assembler.is_stopped
+    assert not stream.assembler.has_dropped
     stream.say(TextDelta("on"))
     assert kinds(stream.complete()) == ["function_call", "message"]

@@ -92,10 +92,10 @@ def is_pulled(model: CatalogueModel, directory: Path) -> bool:
 
 
 def find_model(name_or_path: str, directory: Path) -> Path:
-    """Return the file of a model: of the catalogue by name, else a path as it stands.
+    """Return the file or folder of a model: of the catalogue by name, else a path as it stands.
 
     Raises:
-        ModelFailure: it has not been pulled, or there is no such file.
+        ModelFailure: it has not been pulled, or there is nothing at the path.
     """
     model = CATALOGUE.get(name_or_path)
     if model is not None:
@@ -103,8 +103,8 @@ def find_model(name_or_path: str, directory: Path) -> Path:
             raise ModelFailure(f"The model {model.name} is not in {directory}.")
         return model_path(model, directory)
     path = Path(name_or_path)
-    if not path.is_file():
-        raise ModelFailure(f"There is no model file at {path}.")
+    if not path.is_file() and not path.is_dir():
+        raise ModelFailure(f"There is no model file or folder at {path}.")
     return path
 
 

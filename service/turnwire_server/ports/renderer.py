@@ -13,6 +13,7 @@ from turnwire_server.session.prompt import Prompt
 from turnwire_server.session.tools import NO_TOOLS, ToolSet
 
 __all__ = [
+    "Auditable",
     "CountsReasoning",
     "OutputParser",
     "Prompt",
@@ -145,4 +146,22 @@ class Renderer(Protocol):
 
     def count(self, text: str) -> int:
         """Return how many tokens `text` is."""
+        ...
+
+
+@runtime_checkable
+class Auditable(Protocol):
+    """A renderer whose prompts can be checked against those of a cold render."""
+
+    @property
+    def keeps_prefixes(self) -> bool:
+        """Whether continuing a prompt must give what rendering its items at once gives.
+
+        What the model sampled is kept as it came, so there it may be otherwise; everything that
+        was rendered must be the same.
+        """
+        ...
+
+    def cold(self) -> Renderer:
+        """Return a renderer of the same prompts that remembers nothing, for another thread."""
         ...

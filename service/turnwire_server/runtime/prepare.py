@@ -13,8 +13,10 @@ from turnwire_server.session.truncation import kept_items, turn_starts
 
 __all__ = ["Ready", "prepare", "render"]
 
-_RESERVED_PART = 8
-"""One part in so many of the context is kept for the answer when a conversation is truncated."""
+_FREED_PART = 4
+"""One part in so many of the context is free after a truncation, or more if the answer may be
+longer: every truncation costs a whole new prompt, so it must not come with every turn."""
+_MOST_FREED_PART = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +79,9 @@ def _truncated(
         items += parent.conversation.items()
     items += checked.items[checked.covered or 0 :]
     starts = turn_starts(items)
-    wanted = checked.create.max_output_tokens or _context(checked)
-    limit = _context(checked) - min(wanted, _context(checked) // _RESERVED_PART)
+    context = _context(checked)
+    answer = min(checked.create.max_output_tokens, context // _MOST_FREED_PART)
+    limit = context - max(answer, context // _FREED_PART)
     best: tuple[int, RenderRequest, Rendered] | None = None
     fewest, most = 1, len(starts) - 1
     while fewest <= most:  # a prompt is the shorter, the more turns are left out

@@ -72,10 +72,6 @@ class TurnRun:
         """How many it had sampled when a rollout was resumed last."""
         self.is_exact = True
         """Whether the sampled ids are what was said, no more and no less."""
-        self.is_steered = False
-        """Whether the turn ends with the item that was open when it was steered."""
-        self.ends_with_item = False
-        """Whether the sampled ids of a steered turn end where an item does."""
         self.cut_reason: str | None = None
         """Why the response ends incomplete, if it was cut off."""
         self.given: tuple[item_pb2.Item, ...] = ()
@@ -205,7 +201,7 @@ class TurnRun:
         self.given += items
         self.sampled_before += len(self.sampled)
         self.sampled = array("I")
-        self.is_exact, self.is_steered = True, False
+        self.is_exact = True
         self._rendered = rendered
         self.whole_prompt = replace(
             self.whole_prompt,
@@ -232,11 +228,6 @@ class TurnRun:
             self.screening.stop()
         self.wake()
 
-    def cut_off(self, reason: str) -> None:
-        """Stop the engine and let the response end incomplete, for `reason`."""
-        self.cut_reason = reason
-        self.stop_engine()
-
     def wake(self) -> None:
         """Let the turn look whether it must wait any longer."""
         self._news.set()
@@ -246,6 +237,17 @@ class TurnRun:
         self._news.clear()
         await self._news.wait()
 
+    def hear(self, parser: OutputParser, ids: Sequence[int]) -> bool:
+        """Take what the model sampled; return whether there is room for more events.
+
+        A turn that was steered is heard to the end of the item that the model is writing. When
+        another one begins, the turn is cut off.
+        """
+        if self.turn.steers:
+            self.assembler.end_after_item()
+        self.sampled.extend(ids)
+        return self.say(parser.feed(ids))
+
     def say(self, pieces: Sequence[OutputPiece]) -> bool:
         """Queue the events of what the model said; return whether there is room for more."""
         for piece in pieces:
@@ -254,7 +256,8 @@ class TurnRun:
         has_room = self.send(self.assembler.add(pieces))
         if self.assembler.has_dropped:
             self.is_exact = False
-            self.cut_off("steered")
+            self.cut_reason = "steered"
+            self.stop_engine()
         return has_room
 
     def send(self, events: Sequence[Outgoing]) -> bool:

@@ -14,7 +14,6 @@ after work              the usage record is closed; never delays the next turn
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 
 from turnwire.v1 import error_pb2
 from turnwire_server.ports.engine import EngineFailure, FinishReason
@@ -27,7 +26,6 @@ from turnwire_server.runtime.requests import begin_generation, begin_screening, 
 from turnwire_server.runtime.resolve import resolve_parent
 from turnwire_server.runtime.rollout import next_round
 from turnwire_server.runtime.run import TurnRun
-from turnwire_server.runtime.steer import hear_item
 from turnwire_server.session.errors import Rejection, error_code
 from turnwire_server.session.responses import new_response
 
@@ -126,9 +124,8 @@ async def _generate(run: TurnRun, parser: OutputParser) -> FinishReason:
             await hear_verdict(run)
         if step.finish is not None:
             finish = step.finish
-        if step.ids and not parser.done and run.is_cleared:
-            hear = hear_item if run.turn.steers else _hear
-            if not hear(run, parser, step.ids):
+        if step.ids and not parser.done and run.is_cleared and run.cut_reason is None:
+            if not run.hear(parser, step.ids):
                 await run.outbox.drain()
             if parser.done:
                 run.generation.cancel()
@@ -138,12 +135,6 @@ async def _generate(run: TurnRun, parser: OutputParser) -> FinishReason:
         run.say(parser.finish(finish))
     run.stages.mark("decode")
     return finish
-
-
-def _hear(run: TurnRun, parser: OutputParser, ids: Sequence[int]) -> bool:
-    """Take what was sampled; return whether there is room for more."""
-    run.sampled.extend(ids)
-    return run.say(parser.feed(ids))
 
 
 async def _end_broken(run: TurnRun) -> None:

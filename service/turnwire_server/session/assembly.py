@@ -78,10 +78,9 @@ class ResponseAssembler:
         self._round_start = 0
         """Index of the first item since the response began or was resumed."""
         self._ends_with_item = False
-        self.is_stopped = False
-        """Whether the item is over after which no other may begin."""
+        """Whether no item may begin after the one that is open."""
         self.has_dropped = False
-        """Whether the model said something after that, which was dropped."""
+        """Whether the model began one all the same: it and what follows is dropped."""
 
     @property
     def is_open(self) -> bool:
@@ -128,10 +127,10 @@ class ResponseAssembler:
             if isinstance(self._open, OpenCall) and not isinstance(piece, CallDelta | CallEnded):
                 self._close(events, item_pb2.ITEM_STATUS_INCOMPLETE)
                 self._is_cut = True
-            if self._ends_with_item and not self._continues_item(piece):
+            elif self._ends_with_item and not self._continues_item(piece):
                 self._close(events, item_pb2.ITEM_STATUS_COMPLETED)
-                self.is_stopped = self.has_dropped = True
-            if self._is_cut or self.is_stopped:
+                self.has_dropped = True
+            if self._is_cut or self.has_dropped:
                 break
             match piece:
                 case TextDelta(text=text):
@@ -157,13 +156,11 @@ class ResponseAssembler:
                 case _:  # CallEnded
                     self._open_call()
                     self._close(events, item_pb2.ITEM_STATUS_COMPLETED)
-                    self.is_stopped = self._ends_with_item
         return events
 
     def end_after_item(self) -> None:
-        """Let no item begin after the one that is open: what else the model says is dropped."""
+        """Let no item begin after the one that is open, if any. Idempotent."""
         self._ends_with_item = True
-        self.is_stopped = self._open is None
 
     def pause(self, usage: response_pb2.Usage) -> list[Outgoing]:
         """Return the rest of the output and `response.done`, which says what it waits for.
@@ -184,7 +181,7 @@ class ResponseAssembler:
         """Note that what it waited for is there: the model goes on."""
         self._move(ResponseTrigger.RESUME)
         self._round_start = len(self.response.output)
-        self._ends_with_item = self.is_stopped = self.has_dropped = False
+        self._ends_with_item = self.has_dropped = False
 
     def begin_compaction(self) -> list[Outgoing]:
         """Return the events that say that the context is being made shorter.

@@ -19,8 +19,8 @@ from harness.gguf_files import tiny_metadata, write_gguf
 from turnwire_server.adapters.engines.openvino import (
     OpenVinoEngine,
     OpenVinoSettings,
-    model_problem,
 )
+from turnwire_server.adapters.engines.openvino_files import model_problem
 from turnwire_server.adapters.renderers.gguf import read_gguf
 from turnwire_server.ports.engine import EngineFailure, EngineRequest, EngineStep, Sampling
 from turnwire_server.session.tokens import TokenIds

@@ -1,7 +1,8 @@
 """The embedded engine: OpenVINO GenAI on the CPU, in a child process.
 
-The model is a GGUF file. Prompts share one prefix cache; generations run side by side
-(continuous batching); a constraint becomes a grammar (see `json_grammar`).
+The model is a GGUF file, or a folder in OpenVINO's own format. Prompts share one prefix cache;
+generations run side by side (continuous batching); a constraint becomes a grammar (see
+`json_grammar`).
 
 `temperature` unset means greedy decoding (`default_temperature`), which is what small models
 need to call tools; the same ids then come out every time. `cached_tokens` is what a model of
@@ -22,7 +23,7 @@ from typing import Any, Final
 
 from turnwire_server.adapters.clock import SystemClock
 from turnwire_server.adapters.engines.child_process import ChildProcess
-from turnwire_server.adapters.renderers.gguf import GgufFailure, GgufFile, read_gguf
+from turnwire_server.adapters.engines.openvino_files import trained_context
 from turnwire_server.ports.clock import Clock
 from turnwire_server.ports.engine import (
     EngineFailure,
@@ -32,13 +33,10 @@ from turnwire_server.ports.engine import (
     FinishReason,
 )
 
-__all__ = ["OpenVinoEngine", "OpenVinoSettings", "model_problem"]
+__all__ = ["OpenVinoEngine", "OpenVinoSettings"]
 
 _logger = logging.getLogger("turnwire.engines.openvino")
 
-_ARCHITECTURES: Final = ("llama", "qwen2", "qwen3")
-_WEIGHT_TYPES: Final = ("F16", "Q4_0", "Q4_1", "Q4_K", "Q6_K", "Q8_0")
-_VECTOR_TYPES: Final = (*_WEIGHT_TYPES, "F32")
 _MOST_CHUNK_TOKENS: Final = 64
 """A cancel waits for one chunk; larger ones are not faster either."""
 _COMMAND: Final = (sys.executable, "-m", "turnwire_server.adapters.engines.openvino_child")
@@ -49,7 +47,7 @@ class OpenVinoSettings:
     """Settings of the engine."""
 
     model_path: Path
-    """The GGUF file."""
+    """The GGUF file, or a folder in OpenVINO's own format."""
     context_length: int | None = None
     """Most prompt plus output tokens; None means what the model was trained for."""
     chunk_tokens: int = _MOST_CHUNK_TOKENS
@@ -106,6 +104,7 @@ class OpenVinoEngine:
         self._is_closed = False
         self._restart: asyncio.Task[None] | None = None
         self._losses = 0
+        self._restarts = 0
         self._next_key = 0
         self._running: dict[int, _Generation] = {}
         self._held: dict[int, _Generation] = {}
@@ -118,20 +117,18 @@ class OpenVinoEngine:
             raise RuntimeError("the engine has not been started")
         return self._info
 
+    @property
+    def restarts(self) -> int:
+        """How many times a lost child was started again."""
+        return self._restarts
+
     async def start(self) -> None:
         """Check the model file, then load it in the child. Cancelling ends the child.
 
         Raises:
             EngineFailure: it cannot be loaded; `str()` names file or tensor, and why.
         """
-        try:
-            gguf = await asyncio.to_thread(read_gguf, self._path)
-            problem = model_problem(gguf)
-            trained = 0 if problem else gguf.integer(f"{gguf.architecture}.context_length", 2048)
-        except GgufFailure as failure:
-            raise EngineFailure(str(failure)) from failure
-        if problem:
-            raise EngineFailure(problem)
+        trained = await asyncio.to_thread(trained_context, self._path)
         facts = await self._launch()
         limits = (trained, facts["capacity"], self._settings.context_length or trained)
         self._info = EngineInfo(
@@ -307,6 +304,7 @@ class OpenVinoEngine:
                 for generation in held.values():
                     generation.fail("the engine process does not start")
                 continue
+            self._restarts += 1
             held, self._held = self._held, {}
             for generation in held.values():
                 self._begin(generation)
@@ -383,26 +381,6 @@ class _Generation:
         self._has_news = True
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
-
-
-def model_problem(gguf: GgufFile) -> str:
-    """Return one sentence on why OpenVINO cannot load `gguf`, "" when nothing is known."""
-    name = gguf.path.name
-    if gguf.architecture not in _ARCHITECTURES:
-        return (
-            f"{name} cannot be loaded by OpenVINO: its architecture is '{gguf.architecture}' "
-            f"(general.architecture), supported are {', '.join(_ARCHITECTURES)}."
-        )
-    for tensor in gguf.tensors:
-        allowed = _WEIGHT_TYPES if len(tensor.shape) > 1 else _VECTOR_TYPES
-        if tensor.type_name not in allowed:
-            return (
-                f"{name} cannot be loaded by OpenVINO: tensor {tensor.name} has type "
-                f"{tensor.type_name}, supported are {', '.join(allowed)}."
-            )
-    if not gguf.tensors:
-        return f"{name} cannot be loaded by OpenVINO: it has no tensors."
-    return ""
 
 
 def _status_text(status: int | None) -> str:

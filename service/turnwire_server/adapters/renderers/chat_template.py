@@ -8,6 +8,7 @@ the longest common prefix of what it writes. So does one that rewrites history, 
 
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -33,9 +34,10 @@ from turnwire_server.adapters.renderers.jinja_template import (
     TemplateRefusal,
     probe,
 )
-from turnwire_server.adapters.renderers.template_class import HistoryRule, TemplateClass
+from turnwire_server.adapters.renderers.template_class import TemplateClass
 from turnwire_server.adapters.renderers.template_parser import ChatTemplateParser
 from turnwire_server.adapters.renderers.template_probe import probe_class
+from turnwire_server.adapters.renderers.template_settings import ChatTemplateSettings
 from turnwire_server.adapters.renderers.template_text import TemplateText
 from turnwire_server.ports.engine import FinishReason
 from turnwire_server.ports.renderer import (
@@ -63,20 +65,6 @@ class _Head:
 
     text: str
     ids: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ChatTemplateSettings:
-    """What to do otherwise than the template suggests. None: as found by probing."""
-
-    format: str = "auto"
-    """Name of the syntax of calls (`SYNTAXES`), `auto` for the one that the template shows."""
-    history: HistoryRule = "kept"
-    """What happens to turns that the template would rewrite."""
-    keeps_prefixes: bool | None = None
-    strips_reasoning: bool | None = None
-    inserts_in_generation_prompt: bool | None = None
-    moves_tools: bool | None = None
 
 
 class ChatTemplateRenderer:
@@ -137,6 +125,17 @@ class ChatTemplateRenderer:
     def template_class(self) -> TemplateClass:
         """What the template does to a conversation as it grows."""
         return self._class
+
+    @property
+    def keeps_prefixes(self) -> bool:
+        """What probing or the settings say; see `ports.Auditable`."""
+        return self._class.keeps_prefixes
+
+    def cold(self) -> ChatTemplateRenderer:
+        """Return one that remembers no heads; see `ports.Auditable`."""
+        fresh = copy.copy(self)
+        fresh._heads = OrderedDict()
+        return fresh
 
     def describe(self) -> dict[str, str]:
         """Return what is known of the template, for an operator."""

@@ -7,6 +7,7 @@ last turn, which is in no cache yet, becomes the one that history has.
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections import OrderedDict
@@ -95,6 +96,17 @@ class HarmonyRenderer:
     def template_class(self) -> TemplateClass:
         """What happens to a conversation as it grows: nothing."""
         return _CLASS
+
+    @property
+    def keeps_prefixes(self) -> bool:
+        """Always; see `ports.Auditable`."""
+        return _CLASS.keeps_prefixes
+
+    def cold(self) -> HarmonyRenderer:
+        """Return one that remembers no heads; see `ports.Auditable`."""
+        fresh = copy.copy(self)
+        fresh._heads = OrderedDict()
+        return fresh
 
     def describe(self) -> dict[str, str]:
         """Return what is known of the format, for an operator."""

@@ -6,6 +6,7 @@ stays as it is, so the ids of a turn's prompt are always a prefix of the next tu
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from collections import OrderedDict
@@ -116,6 +117,17 @@ class SimRenderer:
     def stop_ids(self) -> frozenset[int]:
         """The id that ends an assistant turn."""
         return frozenset({IM_END})
+
+    @property
+    def keeps_prefixes(self) -> bool:
+        """Always; see `ports.Auditable`."""
+        return True
+
+    def cold(self) -> SimRenderer:
+        """Return one that remembers no heads; see `ports.Auditable`."""
+        fresh = copy.copy(self)
+        fresh._heads, fresh._cached = OrderedDict(), 0
+        return fresh
 
     def render(self, request: RenderRequest) -> Rendered:
         """Render one turn; a new head costs the head, everything else only the new items.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Final
 
 from turnwire.v1 import item_pb2
@@ -27,6 +28,8 @@ _RESPONSE_OPEN: Final = "<tool_response>"
 _RESPONSE_CLOSE: Final = "</tool_response>"
 # Noncharacters: no keyboard types them; if a text has one all the same, the next is taken.
 _MARKERS: Final = tuple(map(chr, range(0xFDD0, 0xFDF0)))
+_MOST_KEPT_CHARS: Final = 500_000
+"""Tools beyond it are not kept: the memory of what clients send must stay small."""
 _ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
 _SKIPPED: Final = frozenset({"additional_tools", "configuration_update", "compaction_trigger"})
 """Items that change a turn's settings and say nothing themselves."""
@@ -69,8 +72,23 @@ def system_text(items: Sequence[item_pb2.Item], instructions: str) -> tuple[str,
 
 
 def tool_messages(tools: ToolSet) -> list[Message]:
-    """Return the tools as templates that know tools want them."""
-    return [
+    """Return the tools as templates that know tools want them. They must not be changed."""
+    return list((_kept_messages if _is_kept(tools) else _messages_of_tools)(tools))
+
+
+def tools_text(tools: ToolSet) -> str:
+    """Return a system text that offers `tools` to a model whose template does not know tools."""
+    return (_kept_text if _is_kept(tools) else _text_of_tools)(tools)
+
+
+def _is_kept(tools: ToolSet) -> bool:
+    """Whether what is made of `tools` may be kept for the next turn."""
+    size = sum(len(tool.description) + len(tool.parameters) for tool in tools.tools)
+    return size <= _MOST_KEPT_CHARS
+
+
+def _messages_of_tools(tools: ToolSet) -> tuple[Message, ...]:
+    return tuple(
         {
             "type": "function",
             "function": {
@@ -80,11 +98,10 @@ def tool_messages(tools: ToolSet) -> list[Message]:
             },
         }
         for tool in tools.tools
-    ]
+    )
 
 
-def tools_text(tools: ToolSet) -> str:
-    """Return a system text that offers `tools` to a model whose template does not know tools."""
+def _text_of_tools(tools: ToolSet) -> str:
     lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tool_messages(tools))
     return (
         "# Tools\n\n"
@@ -93,6 +110,11 @@ def tools_text(tools: ToolSet) -> str:
         "To call a function, answer with its name and its arguments as a JSON object:\n"
         f'{CALL_OPEN}\n{{"name": <function name>, "arguments": <arguments object>}}\n{CALL_CLOSE}'
     )
+
+
+# Clients send the same tools with every turn.
+_kept_messages = lru_cache(maxsize=32)(_messages_of_tools)
+_kept_text = lru_cache(maxsize=32)(_text_of_tools)
 
 
 def dummy_turn(
