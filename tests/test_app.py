@@ -16,10 +16,18 @@ import aiohttp
 import pytest
 
 import turnwire
+from harness.families import write_folder
+from turnwire_server.adapters.renderers.chat_template import ChatTemplateRenderer
+from turnwire_server.adapters.screens.rules import RuleScreen
 from turnwire_server.app import Server, StartFailure, make_services
 from turnwire_server.config import Config, load_config
 
-SIM = {"http.address": "127.0.0.1:0", "grpc.address": "127.0.0.1:0", "models": [{"engine": "sim"}]}
+SIM = {
+    "http.address": "127.0.0.1:0",
+    "grpc.address": "127.0.0.1:0",
+    "models": [{"engine": "sim"}],
+    "sealing.keys": ["A" * 43],
+}
 START_S = 60  # An interpreter and the vocabulary; the machine may be busy.
 
 
@@ -168,3 +176,112 @@ def test_a_file_that_is_no_model_is_named(tmp_path):
     options = {**SIM, "models": [{"path": str(path)}]}
     with pytest.raises(StartFailure, match=r"broken\.gguf is not a GGUF file"):
         make_services(load_config(environment={}, options=options))
+
+
+def test_what_was_sealed_is_opened_after_a_restart_with_the_same_key_file(tmp_path):
+    options = {**SIM, "sealing.keys": [], "sealing.data_dir": str(tmp_path / "data")}
+    config = load_config(environment={}, options=options)
+    sealed = make_services(config).seal_reasoning("a thought")
+    path = tmp_path / "data/sealing.keys"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert make_services(config).unseal("reasoning", sealed) == b"a thought"
+    path.unlink()
+    assert make_services(config).unseal("reasoning", sealed) is None
+
+
+def test_keys_of_the_configuration_seal_newest_first():
+    old, new = "A" * 43, "B" + "A" * 42
+    sealed = make_services(sim_config(**{"sealing.keys": [old]})).seal_reasoning("a thought")
+    rotated = make_services(sim_config(**{"sealing.keys": [new, old]}))
+    assert rotated.unseal("reasoning", sealed) == b"a thought"
+    assert make_services(sim_config(**{"sealing.keys": [new]})).unseal("reasoning", sealed) is None
+
+
+@pytest.mark.parametrize("bad", ["short", "not base64!", "A" * 44])
+def test_a_key_that_cannot_be_used_is_refused_without_being_shown(bad):
+    with pytest.raises(StartFailure) as failure:
+        make_services(sim_config(**{"sealing.keys": [bad]}))
+    assert "sealing.keys" in str(failure.value)
+    assert bad not in str(failure.value)
+
+
+def test_a_key_file_that_others_may_read_stops_the_start(tmp_path):
+    path = tmp_path / "sealing.keys"
+    path.write_text("A" * 43 + "\n")
+    path.chmod(0o644)
+    options = {**SIM, "sealing.keys": [], "sealing.data_dir": str(tmp_path)}
+    with pytest.raises(StartFailure, match="only its owner"):
+        make_services(load_config(environment={}, options=options))
+
+
+def test_a_screen_is_made_of_the_rules_file(tmp_path):
+    path = tmp_path / "rules.toml"
+    path.write_text("[[rules]]\ncategory = 'weapons'\npatterns = ['bomb']\n")
+    services = make_services(sim_config(**{"screen.rules": str(path)}))
+    assert isinstance(services.screen, RuleScreen)
+    assert make_services(sim_config()).screen is None
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (None, "cannot be read"),
+        ("[[rules]]\npatterns = ['bomb']\n", r"rules\[0\].category"),
+        ("[[rules]]\ncategory = 'a'\npatterns = ['(']\n", "RE2"),
+    ],
+)
+def test_rules_that_cannot_be_used_stop_the_start(tmp_path, content, problem):
+    path = tmp_path / "rules.toml"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(StartFailure, match=rf"^screen\.rules: .*{problem}"):
+        make_services(sim_config(**{"screen.rules": str(path)}))
+
+
+async def test_metrics_can_be_switched_off():
+    for is_on, status in ((True, 200), (False, 404)):
+        async with started(sim_config(**{"http.metrics": is_on})) as server:
+            async with aiohttp.ClientSession() as client:
+                url = f"http://{server.http_address}/metrics"
+                async with client.get(url) as answer:
+                    assert answer.status == status
+
+
+def test_a_folder_is_a_model_whose_prompts_are_as_configured(tmp_path):
+    write_folder(tmp_path / "qwen", "qwen")
+    options = {**SIM, "models": [{"path": str(tmp_path / "qwen"), "format": "mistral"}]}
+    (model,) = make_services(load_config(environment={}, options=options)).models.models
+    assert isinstance(model.renderer, ChatTemplateRenderer)
+    assert model.renderer.describe()["calls"] == "mistral"
+
+
+async def test_a_folder_without_a_model_of_openvino_says_what_is_missing(tmp_path):
+    write_folder(tmp_path / "qwen", "qwen")
+    options = {**SIM, "models": [{"path": str(tmp_path / "qwen")}]}
+    config = load_config(environment={}, options=options)
+    server = Server(config, make_services(config))
+    with pytest.raises(StartFailure, match=r"a folder needs openvino_model\.xml"):
+        await server.start()
+
+
+@pytest.mark.parametrize(
+    ("members", "problem"),
+    [
+        ({"format": "morse"}, "no format 'morse'"),
+        ({"path": "no/such/folder"}, "no model file or folder at no/such/folder"),
+    ],
+)
+def test_a_renderer_that_cannot_be_made_stops_the_start(tmp_path, members, problem):
+    write_folder(tmp_path / "qwen", "qwen")
+    options = {**SIM, "models": [{"path": str(tmp_path / "qwen"), **members}]}
+    with pytest.raises(StartFailure, match=problem):
+        make_services(load_config(environment={}, options=options))
+
+
+def test_harmony_makes_the_prompts_where_it_is_configured(tmp_path):
+    pytest.importorskip("openai_harmony")
+    (tmp_path / "oss").mkdir()
+    model = {"path": str(tmp_path / "oss"), "renderer": "harmony", "reasoning_effort": "high"}
+    options = {**SIM, "models": [model]}
+    (served,) = make_services(load_config(environment={}, options=options)).models.models
+    assert served.renderer.describe()["calls"] == "harmony"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import io
+import re
 import sys
 
 import pytest
 
+from harness.families import write_folder
 from harness.server import running_server
 from turnwire_server.adapters.engines.sim import SimSettings
 from turnwire_server.cli import main
@@ -117,6 +119,39 @@ def test_models_tells_about_a_model_that_is_not_here(capsys):
     said = capsys.readouterr().out
     assert "Apache-2.0" in said
     assert "turnwire models pull smollm2" in said
+
+
+def test_models_shows_a_folder_and_what_its_template_does(capsys, tmp_path):
+    folder = write_folder(tmp_path / "qwen", "qwen")
+    assert main(["models", "show", str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert "keeps prefixes" in said
+    assert re.search(r"^calls +hermes$", said, re.M)
+
+
+def test_models_shows_a_model_as_it_is_configured(capsys, tmp_path):
+    write_folder(tmp_path / "qwen", "qwen")
+    path = tmp_path / "turnwire.toml"
+    path.write_text(
+        """
+        [[models]]
+        name = "mine"
+        path = "./qwen"
+        history = "exact"
+        format = "mistral"
+        keeps_prefixes = false
+        moves_tools = true
+        [[models]]
+        engine = "sim"
+        """,
+        encoding="utf-8",
+    )
+    assert main(["models", "--config", str(path), "show", "mine"]) == 0
+    said = capsys.readouterr().out
+    for fact in ("engine +openvino", "history +exact", "calls +mistral", "template class +moves"):
+        assert re.search(f"^{fact}", said, re.M), fact
+    assert main(["models", "--config", str(path), "show", "sim"]) == 0
+    assert "simulation" in capsys.readouterr().out
 
 
 def test_models_names_what_there_is_when_a_name_is_unknown(capsys):

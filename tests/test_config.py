@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
 
-from turnwire_server import config
 from turnwire_server.adapters.engines.openvino import OpenVinoSettings
 from turnwire_server.adapters.engines.sim import SimSettings
-from turnwire_server.config import Address, Config, ConfigFailure, load_config
+from turnwire_server.adapters.renderers.harmony_settings import HarmonySettings
+from turnwire_server.adapters.renderers.template_settings import ChatTemplateSettings
+from turnwire_server.config import (
+    Address,
+    Config,
+    ConfigFailure,
+    ModelConfig,
+    SealingConfig,
+    keys,
+    load_config,
+)
 
+MODEL_SETTINGS = [
+    *(kind for kinds in keys.ENGINE_SETTINGS.values() for kind in kinds),
+    *keys.RENDERER_SETTINGS.values(),
+]
 DOCS = Path(__file__).parents[1] / "docs/configuration.md"
 
 
@@ -33,8 +47,11 @@ def refusal(path: Path | None = None, **sources) -> str:
 
 
 def test_without_any_source_everything_is_the_layers_own_default():
-    loaded = load_config(environment={"XDG_CACHE_HOME": "/cache"})
-    expected = Config(models_directory=Path("/cache/turnwire/models"))
+    loaded = load_config(environment={"XDG_CACHE_HOME": "/cache", "XDG_DATA_HOME": "/data"})
+    expected = Config(
+        models_directory=Path("/cache/turnwire/models"),
+        sealing=SealingConfig(data_dir=Path("/data/turnwire")),
+    )
     assert loaded == expected
     assert str(loaded.http_address) == "127.0.0.1:8080"
     assert str(loaded.grpc_address) == "127.0.0.1:50051"
@@ -106,6 +123,43 @@ def test_models_take_the_settings_of_their_engine(written):
     assert real.path == str(path.parent / "weights/some.gguf")
 
 
+def test_models_take_the_settings_of_their_renderer(written):
+    path = written(
+        """
+        [[models]]
+        path = "./exported"
+        format = "llama3_json"
+        history = "exact"
+        keeps_prefixes = false
+        [[models]]
+        name = "oss"
+        path = "./gpt-oss"
+        renderer = "harmony"
+        reasoning_effort = "high"
+        [[models]]
+        name = "plain"
+        """
+    )
+    template, oss, plain = load_config(path, environment={}).models
+    assert (template.name, template.path) == ("exported", str(path.parent / "exported"))
+    assert template.renderer == ChatTemplateSettings(
+        format="llama3_json", history="exact", keeps_prefixes=False
+    )
+    assert oss.renderer == HarmonySettings(reasoning_effort="high")
+    assert plain.renderer == ChatTemplateSettings()
+
+
+def test_a_screen_s_rules_are_beside_the_file_that_names_them(written, monkeypatch):
+    path = written("[screen]\nrules = 'rules.toml'\n[runtime]\naudit_rate = 0.25\n")
+    loaded = load_config(path, environment={})
+    assert loaded.screen.rules == path.parent / "rules.toml"
+    assert loaded.runtime.audit_rate == 0.25
+    # Of the environment it is relative to where the server is started.
+    loaded = load_config(path, environment={"TURNWIRE_SCREEN_RULES": "other.toml"})
+    assert loaded.screen.rules == Path("other.toml")
+    assert load_config(environment={}).screen.rules is None
+
+
 def test_the_environment_wins_over_the_file_and_options_over_both(written):
     path = written("[session]\nmax_in_flight = 1\nmax_queued = 1\nmax_warm_ups = 1\n")
     environment = {
@@ -135,6 +189,10 @@ def test_the_environment_wins_over_the_file_and_options_over_both(written):
         ("[runtime]\nkeepalive_s = 0", "runtime.keepalive_s", "a number above 0"),
         ("[runtime]\nkeepalive = 'often'", "runtime.keepalive", '"in_progress"'),
         ("[runtime]\nauth_keys = ['x']", "runtime.auth_keys", "unknown key"),
+        ("[runtime]\naudit_rate = 1.5", "runtime.audit_rate", "at most 1 "),
+        ("[runtime]\naudit_rate = -0.5", "runtime.audit_rate", "at least 0"),
+        ("[screen]\nrules = 1", "screen.rules", "text"),
+        ("[screen]\nrule = 'x'", "screen.rule", "unknown key"),
         ("[auth]\nkeys = 'x'", "auth.keys", "an array of strings"),
         ("[auth]\nkeys = ['ok', 'not ok']", "auth.keys[1]", "visible ASCII"),
         ("[auth]\nkeys = ['']", "auth.keys[0]", "visible ASCII"),
@@ -150,6 +208,10 @@ def test_the_environment_wins_over_the_file_and_options_over_both(written):
         ("models = 1", "models", "an array of tables"),
         ("models = []", "models", "at least one"),
         ("[[models]]\nengine = 'gpu'", "models[0].engine", '"sim" or "openvino"'),
+        ("[[models]]\nrenderer = 'jinja'", "models[0].renderer", '"chat_template" or "harmony"'),
+        ("[[models]]\nhistory = 'rewritten'", "models[0].history", '"kept" or "exact"'),
+        ("[[models]]\nrenderer = 'harmony'\nformat = 'x'", "models[0].format", "unknown key"),
+        ("[[models]]\nengine = 'sim'\nrenderer = 'harmony'", "models[0].renderer", "unknown key"),
         ("[[models]]\nengine = 'sim'\npath = 'x'", "models[0].path", "unknown key"),
         ("[[models]]\nengine = 'sim'\ntool_rounds = -1", "models[0].tool_rounds", "at least 0"),
         ("[[models]]\nengine = 'sim'\nname = ''", "models[0].name", "1 to 256"),
@@ -207,13 +269,12 @@ def test_a_network_address_needs_a_key(key, host):
 
 def test_every_key_is_documented():
     text = DOCS.read_text(encoding="utf-8")
-    sections = {*config._SECTIONS, *config._EXTRA_KEYS}
-    keys = [f"{section}.{key}" for section in sections for key in config._keys_of(section)]
-    keys += [*config._TOP_KEYS, "models.name", "models.engine", "models.path"]
-    for kinds in config._ENGINE_SETTINGS.values():
-        for kind in kinds:
-            keys += [f"models.{key}" for key in config._fields_of(kind)]
-    assert [key for key in keys if f"`{key}`" not in text] == []
+    sections = {*keys.SECTIONS, *keys.EXTRA_KEYS}
+    known = [f"{section}.{key}" for section in sections for key in keys.keys_of(section)]
+    known += [*keys.TOP_KEYS, "models.name", "models.engine", "models.path", "models.renderer"]
+    for kind in MODEL_SETTINGS:
+        known += [f"models.{key}" for key in keys.fields_of(kind)]
+    assert [key for key in known if f"`{key}`" not in text] == []
 
 
 def test_documented_defaults_are_the_real_ones():
@@ -223,13 +284,13 @@ def test_documented_defaults_are_the_real_ones():
         if line.startswith("| `")
     ]
     documented = {row[0]: row[1] for row in rows}
-    layers = [(section, kind) for section, kinds in config._SECTIONS.items() for kind in kinds]
-    layers += [("models", kind) for kinds in config._ENGINE_SETTINGS.values() for kind in kinds]
+    layers = [(section, kind) for section, kinds in keys.SECTIONS.items() for kind in kinds]
+    layers += [("models", kind) for kind in MODEL_SETTINGS]
     defaults = {
         f"{section}.{field.name}": field.default
         for section, kind in layers
         for field in dataclasses.fields(kind)
-        if field.name in config._fields_of(kind)
+        if field.name in keys.fields_of(kind)
     }
     # Both engines have it, each with its own default.
     del defaults["models.context_length"]
@@ -250,6 +311,65 @@ def test_documented_defaults_are_the_real_ones():
 
 
 def test_the_configuration_is_frozen():
-    for kind in (Config, Address, config.ModelConfig):
+    for kind in (Config, Address, ModelConfig):
         assert dataclasses.fields(kind)
         assert kind.__dataclass_params__.frozen
+
+
+def test_the_keys_of_items_reach_their_settings(written):
+    path = written(
+        """
+        [compat]
+        reasoning_events = "summary"
+        [compaction]
+        max_summary_tokens = 100
+        [sealing]
+        keys = ["KEY1", "KEY2"]
+        data_dir = "/data"
+        [[prompts]]
+        id = "pmpt_a"
+        instructions = "Do {{it}}."
+        messages = [{role = "developer", content = "Mind {{that}}."}]
+        [[prompts]]
+        id = "pmpt_a"
+        version = "2"
+        model = "m"
+        """
+    )
+    loaded = load_config(path, environment={})
+    assert loaded.runtime.compat.reasoning_events == "summary"
+    assert loaded.runtime.compaction.max_summary_tokens == 100
+    assert loaded.sealing.keys == ("KEY1", "KEY2")
+    assert loaded.sealing.data_dir == Path("/data")
+    assert "KEY1" not in repr(loaded)
+    first, second = loaded.runtime.prompts
+    assert (first.id, first.version, first.instructions) == ("pmpt_a", "1", "Do {{it}}.")
+    assert [(one.role, one.content) for one in first.messages] == [("developer", "Mind {{that}}.")]
+    assert first.variables == {"it", "that"}
+    assert (second.version, second.model) == ("2", "m")
+
+
+def test_data_is_below_the_user_s_data_directory():
+    loaded = load_config(environment={"XDG_DATA_HOME": "/share"})
+    assert loaded.sealing.data_dir == Path("/share/turnwire")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("prompts = 7", "prompts: an array of tables"),
+        ("prompts = [7]", r"prompts\[0\]: a table with an id"),
+        ("[[prompts]]\nversion = '1'", r"prompts\[0\]: a table with an id"),
+        ("[[prompts]]\nid = 7", r"prompts\[0\].id: text"),
+        ("[[prompts]]\nid = 'a'\nfoo = 1", r"prompts\[0\].foo: unknown key"),
+        ("[[prompts]]\nid = 'a'\nmodel = 1", r"prompts\[0\].model: text"),
+        ("[[prompts]]\nid = 'a'\n[[prompts]]\nid = 'a'", r"prompts\[1\].version"),
+        ("[[prompts]]\nid = 'a'\nmessages = 'x'", r"prompts\[0\].messages"),
+        ("[[prompts]]\nid = 'a'\nmessages = [{role = 'x', content = 'y'}]", "role"),
+        ("[[prompts]]\nid = 'a'\nmessages = [{role = 'user', content = ''}]", "content"),
+        ("[compat]\nreasoning_events = 'both'", "compat.reasoning_events"),
+        ("[sealing]\nkey = 'x'", "sealing.key: unknown key"),
+    ],
+)
+def test_prompts_and_dialects_that_cannot_be_used_are_refused(written, text, problem):
+    assert re.search(problem, refusal(written(text)))

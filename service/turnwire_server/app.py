@@ -21,6 +21,7 @@ from aiohttp import web
 from turnwire_server.adapters.clock import SystemClock
 from turnwire_server.adapters.engines.sim import SimEngine, SimSettings
 from turnwire_server.adapters.ledgers.memory import MemoryLedger
+from turnwire_server.adapters.metrics.prometheus import PrometheusMetrics
 from turnwire_server.adapters.models import CATALOGUE, ModelFailure, find_model
 from turnwire_server.adapters.renderers.loading import RendererFailure, load_renderer
 from turnwire_server.adapters.renderers.sim_chatml import SimRenderer
@@ -122,6 +123,7 @@ def make_services(config: Config, *, clock: Clock | None = None) -> Services:
         clock=clock,
         settings=config.runtime,
         screen=_screen(config.screen),
+        metrics=PrometheusMetrics() if config.http.metrics else None,
         sealer=_sealer(config.sealing),
     )
 

@@ -10,6 +10,10 @@ from turnwire.v1 import response_pb2
 from turnwire_server.codec.openapi import openapi
 
 PATHS = {
+    "/v1/conversations": {"post"},
+    "/v1/conversations/{conversation_id}": {"delete", "get", "post"},
+    "/v1/conversations/{conversation_id}/items": {"get", "post"},
+    "/v1/conversations/{conversation_id}/items/{item_id}": {"delete", "get"},
     "/v1/models": {"get"},
     "/v1/models/{model}": {"get"},
     "/v1/responses": {"get", "post"},

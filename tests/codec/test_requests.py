@@ -10,6 +10,11 @@ from google.protobuf.message import Message
 from turnwire._codec import parse
 from turnwire.v1 import tool_pb2
 from turnwire.v1.client_event_pb2 import ClientEvent, ResponseCreate
+from turnwire.v1.conversation_pb2 import (
+    CreateConversationItemsRequest,
+    CreateConversationRequest,
+    UpdateConversationRequest,
+)
 from turnwire.v1.responses_service_pb2 import CompactRequest
 from turnwire_server.codec.faults import MAX_MESSAGE_CHARS, Fault
 from turnwire_server.codec.memo import ToolsMemo
@@ -17,6 +22,9 @@ from turnwire_server.codec.requests import (
     RequestDecoder,
     decode_client_event,
     decode_compact,
+    decode_conversation,
+    decode_conversation_items,
+    decode_conversation_update,
     decode_create,
 )
 
@@ -89,6 +97,38 @@ def test_http_bodies_are_decoded_without_type() -> None:
 
     assert decode_create(body) == ResponseCreate(model="m", input={"text": "hi"})
     assert decode_compact(body) == CompactRequest(model="m", input={"text": "hi"})
+
+
+def test_bodies_of_conversations_are_decoded() -> None:
+    item = {"role": "user", "content": "hi"}
+    items = orjson.dumps({"items": [item], "metadata": {"a": "b"}, "unknown": 1})
+
+    made = parse(CreateConversationRequest, {"items": [item], "metadata": {"a": "b"}})
+    assert decode_conversation(items) == made
+    assert decode_conversation(b"") == decode_conversation(b"{}") == CreateConversationRequest()
+    added = parse(CreateConversationItemsRequest, {"items": [item]})
+    assert decode_conversation_items(items) == added
+    assert decode_conversation_update(items) == UpdateConversationRequest(metadata={"a": "b"})
+    assert decode_conversation_update(b'{"metadata":null}') == UpdateConversationRequest()
+
+
+@pytest.mark.parametrize(
+    ("decode", "body", "code", "param"),
+    [
+        (decode_conversation, b"[]", "invalid_json", None),
+        (decode_conversation, b'{"items":[{"role":7}]}', "invalid_type", "items[0].role"),
+        (decode_conversation_update, b"{}", "missing_required_parameter", "metadata"),
+        (decode_conversation_update, b'{"metadata":{"a":1}}', "invalid_type", "metadata.a"),
+        (decode_conversation_items, b"{}", "missing_required_parameter", "items"),
+        (decode_conversation_items, b"x", "invalid_json", None),
+    ],
+)
+def test_a_bad_body_of_a_conversation_is_one_fault(
+    decode: Any, body: bytes, code: str, param: str | None
+) -> None:
+    fault = decode(body)
+    assert isinstance(fault, Fault)
+    assert (fault.code, fault.param) == (code, param)
 
 
 # What clients send back of our own output, with what they leave out or set to null.

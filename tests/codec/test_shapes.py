@@ -16,6 +16,7 @@ from turnwire.v1 import (
     annotations_pb2,
     client_event_pb2,
     content_pb2,
+    conversation_pb2,
     item_pb2,
     response_pb2,
     responses_service_pb2,
@@ -50,6 +51,9 @@ def sent_messages() -> dict[str, Descriptor]:
 
     visit(options.descriptor_of(client_event_pb2.ClientEvent))
     visit(options.descriptor_of(responses_service_pb2.CompactRequest))
+    visit(options.descriptor_of(conversation_pb2.CreateConversationRequest))
+    visit(options.descriptor_of(conversation_pb2.UpdateConversationRequest))
+    visit(options.descriptor_of(conversation_pb2.CreateConversationItemsRequest))
     return found
 
 

@@ -114,6 +114,14 @@ class FakeConnection:
         self._batches: asyncio.Queue[list[bytes] | Ending] = asyncio.Queue()
         self._over: Ending | None = None
 
+    @property
+    def is_crowded(self) -> bool:
+        """Never: a fake keeps all that it sends."""
+        return False
+
+    async def calm(self) -> None:
+        """Return at once."""
+
     def receive(self, event: ClientEvent, size: int) -> None:
         self.received.append((event, size))
         self._services.something_happened.set()

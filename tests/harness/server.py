@@ -14,6 +14,7 @@ from turnwire_server.adapters.ledgers.memory import MemoryLedger
 from turnwire_server.adapters.renderers.sim_chatml import SimRenderer
 from turnwire_server.adapters.stores.memory import MemoryResponseStore, MemoryStoreSettings
 from turnwire_server.ports.engine import Engine
+from turnwire_server.ports.metrics import Metrics
 from turnwire_server.ports.screen import Screen
 from turnwire_server.runtime.registry import ModelRegistry, ServedModel
 from turnwire_server.runtime.services import Services
@@ -69,6 +70,7 @@ def make_sim_services(
     models: Sequence[str] = ("sim",),
     any_model: bool = False,
     screen: Screen | None = None,
+    metrics: Metrics | None = None,
 ) -> Services:
     """Return services on the simulated engine, not started.
 
@@ -79,6 +81,7 @@ def make_sim_services(
         models: Names of the models; they share one engine.
         any_model: Whether the first answers to every name.
         screen: The safety screen.
+        metrics: Counts.
     """
     clock = SystemClock()
     engine: Engine = SimEngine(sim or SimSettings(), clock, script=script)
@@ -91,6 +94,7 @@ def make_sim_services(
         clock=clock,
         settings=runtime or RuntimeSettings(),
         screen=screen,
+        metrics=metrics,
     )
 
 

@@ -171,6 +171,10 @@ async def test_a_chain_goes_on_from_its_compaction_and_renders_what_is_new(
     second = response_of(await peer.turn(input=[TRIGGER], previous_response_id=first.id))
     third = response_of(await peer.turn(TIMING, input="Go on.", previous_response_id=second.id))
     prompt = prompt_of(connect, third)
+    alone = [*items_json(second.output), user("Go on.")]
+    replayed = response_of(await peer.turn(input=alone))
+    ids = connect.stack.engine.request
+    assert list(ids(replayed.id).ids) == list(ids(third.id).ids)
     assert prompt.count("<summary>") == 1
     assert prompt.count("A long story") <= len(LONG) / 33 + 30  # the latest request alone
     assert "Yes." not in prompt

@@ -291,6 +291,20 @@ async def test_a_warm_up_is_continued_and_its_tokens_are_cached(
     assert second.usage.input_tokens_details.cached_tokens >= first.usage.input_tokens - 1
 
 
+@requirement("warm_up.continue")
+@pytest.mark.parametrize("said_before", [[], [{"role": "assistant", "content": "Yes."}]])
+async def test_a_warm_up_leaves_the_prompt_as_if_it_had_not_been(
+    connect: Connect, said_before: list[dict[str, str]]
+) -> None:
+    peer = await connect()
+    items = [{"role": "user", "content": "Hello"}, *said_before]
+    warm = response_of(await peer.turn(input=items, generate=False))
+    chained = response_of(await peer.turn(input="Go on.", previous_response_id=warm.id))
+    whole = response_of(await peer.turn(input=[*items, {"role": "user", "content": "Go on."}]))
+    engine = connect.stack.engine
+    assert list(engine.request(chained.id).ids) == list(engine.request(whole.id).ids)
+
+
 @requirement("warm_up.twice")
 async def test_two_warm_ups_in_a_row_and_a_later_turn_from_the_first(connect: Connect) -> None:
     peer = await connect()

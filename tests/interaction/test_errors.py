@@ -61,8 +61,8 @@ _OUTPUT = {"type": "function_call_output", "call_id": "call_1", "output": "x"}
     Row(
         "conversation and parent",
         {"conversation": "conv_1", "previous_response_id": "resp_1"},
-        ("previous_response_not_found", 400),
-        "previous_response_id",
+        INVALID,
+        "conversation",
     ),
     Row("prompt", {"prompt": {"id": "pmpt_1"}}, INVALID, "prompt.id"),
     Row("multi_agent", {"multi_agent": {"enabled": True}}, UNSUPPORTED, "multi_agent"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -36,13 +36,16 @@ CALL = [CallStarted("shell"), CallDelta("{}"), CallEnded()]
 USAGE = usage_of(input_tokens=1)
 
 
-@dataclass
+@dataclass(repr=False)
 class Running:
     """A turn in the driver's hands."""
 
-    turn: Turn = field(repr=False)
-    conversation: Conversation = field(repr=False)
+    turn: Turn
+    conversation: Conversation
     assembler: ResponseAssembler | None = None
+
+    def __repr__(self):
+        return f"<{self.turn.response_id} {self.turn.state.name}>"
 
 
 class SteeringWalk(RuleBasedStateMachine):
@@ -151,6 +154,10 @@ class SteeringWalk(RuleBasedStateMachine):
             and (has_begun is None or running.turn.has_begun is has_begun)
         ]
 
+    def talking(self):
+        """Return the turns whose model may say something."""
+        return [one for one in self.some(has_begun=True) if not self.waits(one)]
+
     def pull(self, ended=None):
         for turn in self.session.turns_to_cancel():
             assert turn.is_cancelled
@@ -240,12 +247,12 @@ class SteeringWalk(RuleBasedStateMachine):
         turn.begin(takes_steers=True)
         self.emit(running.assembler.begin())
 
-    @precondition(lambda self: self.some(is_paused=False, has_begun=True))
+    @precondition(lambda self: self.talking())
     @rule(
         data=st.data(), calls=st.booleans(), how=st.sampled_from(["well", "well", "well", "broken"])
     )
     def say_and_end(self, data, calls, how):
-        running = data.draw(st.sampled_from(self.some(is_paused=False, has_begun=True)))
+        running = data.draw(st.sampled_from(self.talking()))
         turn, assembler = running.turn, running.assembler
         self.resume(running)
         if turn.steers:

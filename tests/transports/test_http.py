@@ -212,7 +212,7 @@ async def test_a_client_that_hangs_up_cancels_the_turn_at_once(stream: bool) -> 
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         body = json.dumps({**CREATE, "stream": stream}).encode()
         writer.write(
-            b"POST /v1/responses HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
         )
         connection = await services.connection()

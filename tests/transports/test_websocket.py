@@ -480,7 +480,7 @@ class RawReader:
 async def handshake(port: int, headers: str = "") -> tuple[RawReader, asyncio.StreamWriter]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(
-        b"GET /v1/responses HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\n"
+        b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nConnection: upgrade\r\n"
         b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
         b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n" + headers.encode() + b"\r\n"
     )

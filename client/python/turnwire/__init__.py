@@ -144,8 +144,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    if name == "errors":
-        return import_module("turnwire.errors")
+    if name in ("agents", "errors", "openai"):
+        return import_module(f"turnwire.{name}")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -47,7 +47,7 @@ def unary_error(
         reason,
         text,
         status=status or _STATUS_OF_CODE.get(code, 500),
-        param=hints.get("param") or None,
+        param=hints.pop("param", None) or None,
         headers=hints,
     )
 

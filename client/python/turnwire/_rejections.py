@@ -8,7 +8,14 @@ from collections.abc import Mapping
 from turnwire import errors
 from turnwire.v1 import annotations_pb2, error_pb2
 
-__all__ = ["error_body", "http_status", "rejection", "rejection_from_body", "rejection_from_http"]
+__all__ = [
+    "error_body",
+    "error_type",
+    "http_status",
+    "rejection",
+    "rejection_from_body",
+    "rejection_from_http",
+]
 
 _BY_CODE: Mapping[str, type[errors.ResponseRejected]] = {
     "insufficient_quota": errors.RateLimited,
@@ -50,11 +57,20 @@ def http_status(code: str) -> int | None:
     return int(value.GetOptions().Extensions[annotations_pb2.http_status]) or None
 
 
+def error_type(code: str) -> str | None:
+    """Return the public error type that the contract gives `code`, or None for an unknown code."""
+    value = error_pb2.ErrorReason.DESCRIPTOR.values_by_name.get(_PREFIX + code.upper())
+    if value is None:
+        return None
+    return str(value.GetOptions().Extensions[annotations_pb2.error_type]) or None
+
+
 def rejection(
     code: str,
     message: str,
     *,
     status: int,
+    type: str | None = None,
     param: str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> errors.ResponseRejected:
@@ -64,6 +80,7 @@ def rejection(
         code: Stable code; empty when the server gave none.
         message: Prose.
         status: HTTP status.
+        type: Public error type; the one of `code` when the server gave none.
         param: Path of the member at fault.
         headers: Hints such as `retry-after`, lower-case names.
     """
@@ -75,7 +92,9 @@ def rejection(
         code=code or f"http_{status}",
         status=status,
         message=message or "The server refused the request.",
+        type=type or error_type(code),
         param=param,
+        headers=headers,
         retryable=code in _RETRYABLE or unnamed,
         retry_after_s=_seconds((headers or {}).get("retry-after")),
     )
@@ -87,6 +106,7 @@ def rejection_from_body(status: int, body: error_pb2.ErrorBody) -> errors.Respon
         body.code,
         body.message,
         status=status or http_status(body.code) or 400,
+        type=body.type,
         param=body.param if body.HasField("param") else None,
         headers={name.lower(): value for name, value in body.headers.items()},
     )

@@ -21,12 +21,12 @@ from turnwire._turn import Turn, TurnStats
 from turnwire._unary_values import ItemPage, ModelInfo
 from turnwire._wire import WireName
 
-__all__ = ["SyncSession", "SyncTurn", "connect_sync"]
+__all__ = ["Portal", "SyncSession", "SyncTurn", "connect_sync"]
 
 ResultT = TypeVar("ResultT")
 
 
-class _Portal:
+class Portal:
     """An event loop in a thread, and a way to run coroutines on it from others."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class SyncTurn:
     Iterate for the events, call `response()` for the end. Both raise as `Turn`'s do.
     """
 
-    def __init__(self, turn: Turn, portal: _Portal) -> None:
+    def __init__(self, turn: Turn, portal: Portal) -> None:
         self._turn = turn
         self._portal = portal
         self._events: deque[Event] = deque()
@@ -139,7 +139,7 @@ class SyncSession:
     the session's own thread and must not call the session.
     """
 
-    def __init__(self, session: Session, portal: _Portal) -> None:
+    def __init__(self, session: Session, portal: Portal) -> None:
         self._session = session
         self._portal = portal
 
@@ -324,7 +324,7 @@ def connect_sync(
 
     @contextmanager
     def opened() -> Iterator[SyncSession]:
-        portal = _Portal()
+        portal = Portal()
         try:
             session = portal.call(opening.__aenter__())
             try:

@@ -29,6 +29,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from turnwire._response import Response
 
 __all__ = [
@@ -94,9 +96,11 @@ class ResponseRejected(TurnwireError):
         code: Stable code, for example `previous_response_not_found`.
         status: HTTP status, on every wire, for example 400.
         message: English prose for a person; unstable.
+        type: Public error type, for example `invalid_request_error`.
         param: Path of the member at fault, for example `input[2].content`, or None.
         retryable: Whether the same request may succeed when it is sent again later.
         retry_after_s: Seconds to wait before that, when the server said so.
+        headers: Hints of the server as HTTP gives them in headers, for example `retry-after`.
     """
 
     def __init__(
@@ -105,17 +109,21 @@ class ResponseRejected(TurnwireError):
         code: str,
         status: int,
         message: str,
+        type: str | None = None,
         param: str | None = None,
         retryable: bool = False,
         retry_after_s: float | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(f"{message} [{code}]" if param is None else f"{message} [{code}: {param}]")
         self.code = code
         self.status = status
         self.message = message
+        self.type = type or ("server_error" if status >= 500 else "invalid_request_error")
         self.param = param
         self.retryable = retryable
         self.retry_after_s = retry_after_s
+        self.headers: Mapping[str, str] = dict(headers or {})
 
 
 class AuthenticationFailed(ResponseRejected):

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from turnwire._codec import DecodeError, parse
 from turnwire._codec.errors import kind_of_json, quoted
+from turnwire._codec.limits import MAX_INPUT_ITEMS
 from turnwire.v1.client_event_pb2 import ClientEvent, ResponseCreate, ResponseProcessed
 from turnwire.v1.conversation_pb2 import (
     CreateConversationItemsRequest,
@@ -133,6 +134,10 @@ class RequestDecoder:
         Only tools are worth a fingerprint: checking the other settings takes less time than
         hashing them would.
         """
+        given = value.get("input")
+        if isinstance(given, list) and len(given) > MAX_INPUT_ITEMS:
+            problem = f"Invalid 'input': it has more than {MAX_INPUT_ITEMS} items."
+            return Fault("invalid_value", problem, "input", event_id, stream_id)
         tools = value.get("tools")
         if not tools:
             return _decode(shape, message_type, value, event_id, stream_id)

@@ -140,6 +140,7 @@ class _Reader:
     # The result.
 
     def config(self, models_directory: Path, data_directory: Path) -> Config:
+        self._check_known()
         websocket = self._settings("websocket", WebSocketSettings)
         is_enabled = self._value("websocket.enabled", default=True)
         keys = self._value("auth.keys", default=())
@@ -175,17 +176,19 @@ class _Reader:
 
     def _settings(self, section: str, kind: type[SettingsT], **given: object) -> SettingsT:
         """Make a layer's settings of a section's keys."""
-        known = keys_of(section)
         prefix = f"{section}."
-        for key in [key for key in self._values if key.startswith(prefix)]:
-            if key.removeprefix(prefix) not in known:
-                raise self._failure(key, f"unknown key; known are {', '.join(sorted(known))}")
         members = {
             name: self._value(prefix + name)
             for name in fields_of(kind)
             if prefix + name in self._values and name not in given
         }
         return kind(**members, **given)
+
+    def _check_known(self) -> None:
+        for key in self._values:
+            section, _, name = key.partition(".")
+            if name and name not in (known := keys_of(section)):
+                raise self._failure(key, f"unknown key; known are {', '.join(sorted(known))}")
 
     def _value(self, key: str, default: Any = MISSING) -> Any:
         if key not in self._values:

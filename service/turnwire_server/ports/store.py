@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from turnwire_server.session.conversation import Conversation
 from turnwire_server.session.prompt import Prompt
 
-__all__ = ["ResponseStore", "StoredResponse"]
+__all__ = ["CountsDropped", "ResponseStore", "StoredResponse"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,4 +48,14 @@ class ResponseStore(Protocol):
 
     async def close(self) -> None:
         """Give everything back. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class CountsDropped(Protocol):
+    """A store that knows how many records it forgot by itself."""
+
+    @property
+    def dropped(self) -> Mapping[str, int]:
+        """`expired` and `evicted` (there was no room) -> records since the start."""
         ...

@@ -99,6 +99,8 @@ def prompt_of(
     """
     if run.is_refused or not run.is_exact:
         return None
+    if checked.is_warm_up or (checked.is_compaction and finish == "stop"):
+        return rendered.prompt  # it opens no answer, so there is none to close
     return checked.model.renderer.sampled(rendered, run.sampled, finish)
 
 

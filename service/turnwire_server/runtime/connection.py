@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from turnwire.v1 import client_event_pb2, error_pb2, server_event_pb2
+from turnwire_server.runtime.metering import count_turn
 from turnwire_server.runtime.outbox import Outbox, Sink
 from turnwire_server.runtime.run import TurnRun
 from turnwire_server.runtime.turn import run_turn
@@ -61,7 +62,7 @@ class Connection:
         self.session = Session(settings.session, new_id=services.new_id)
         self._services = services
         self._outbox = Outbox(sink, settings.outbox, services.clock)
-        self._wire = wire
+        self.wire = wire
         self._tenant = tenant
         self._keepalive = keepalive
         self._heartbeat_s = heartbeat_s
@@ -110,6 +111,19 @@ class Connection:
             now=self._services.clock.monotonic(),
         )
         self._pull()
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether the reader must await `calm` before it reads on.
+
+        A turn stops at the outbox's bound, so only answers to what the peer sends go beyond it:
+        a peer that does not read them is not read either.
+        """
+        return self._outbox.is_crowded
+
+    async def calm(self) -> None:
+        """Wait until the peer has read enough, or is gone. Cancelling is safe."""
+        await self._outbox.calm()
 
     def half_close(self) -> None:
         """Take no more events; `run` returns when all that is queued is finished."""
@@ -231,6 +245,9 @@ class Connection:
         task.add_done_callback(self._tasks.discard)
 
     def _turn_over(self, run: TurnRun) -> None:
+        metrics = self._services.metrics
+        if metrics is not None:
+            count_turn(run, self.wire, metrics, self._services.afterwork)
         del self._runs[run.turn.response_id]
         del self._services.running[run.turn.response_id]
         self._pull(run)
@@ -274,7 +291,7 @@ class Connection:
             "websocket connection to continue.",
         )
         self.session.close_to_creates(rejection)
-        if self._wire == "grpc" or self.session.wants_session_events:
+        if self.wire == "grpc" or self.session.wants_session_events:
             away = server_event_pb2.TurnwireGoAway(reason="age", time_left_s=settings.age_grace_s)
             self._outbox.send(server_event_pb2.ServerEvent(turnwire_go_away=away))
         deadline = clock.monotonic() + settings.age_grace_s

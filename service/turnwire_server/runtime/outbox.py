@@ -58,6 +58,8 @@ class Outbox:
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
+        self._calm = asyncio.Event()
+        self._calm.set()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._last_event_at = float("-inf")
@@ -113,8 +115,11 @@ class Outbox:
     def _push(self, encoded: bytes) -> None:
         self._queue.append(encoded)
         self._bytes += len(encoded)
-        if self._bytes + self._in_flight >= self._settings.outbox_bytes:
+        waiting = self._bytes + self._in_flight
+        if waiting >= self._settings.outbox_bytes:
             self._room.clear()
+        if waiting >= 2 * self._settings.outbox_bytes:
+            self._calm.clear()
 
     def flush(self) -> None:
         """Let the writer take what is queued in the next tick of the loop."""
@@ -128,6 +133,15 @@ class Outbox:
         self.flush()
         await self._room.wait()
 
+    @property
+    def is_crowded(self) -> bool:
+        """Whether twice the bound waits, as only answers to what the peer itself sends can do."""
+        return not self._calm.is_set()
+
+    async def calm(self) -> None:
+        """Wait until it is no longer crowded, or the peer is gone. Cancelling is safe."""
+        await self._calm.wait()
+
     def close(self) -> None:
         """Take no more events; `run` returns when all that is queued was written."""
         self._closed = True
@@ -139,6 +153,7 @@ class Outbox:
         self._queue.clear()
         self._bytes = 0
         self._room.set()
+        self._calm.set()
         self.flush()
 
     async def run(self) -> None:
@@ -158,5 +173,6 @@ class Outbox:
             self._in_flight = 0
             if self._bytes < self._settings.outbox_bytes:
                 self._room.set()
+                self._calm.set()
             if self.is_broken or (self._closed and not self._queue):
                 return

@@ -13,6 +13,9 @@ from turnwire_server.session.truncation import kept_items, turn_starts
 
 __all__ = ["Ready", "prepare", "render"]
 
+_MAX_BYTES_PER_TOKEN = 32
+"""A request with more bytes than this per token of context cannot fit: text of any language takes
+far fewer, and only endless repetition would take more."""
 _FREED_PART = 4
 """One part in so many of the context is free after a truncation, or more if the answer may be
 longer: every truncation costs a whole new prompt, so it must not come with every turn."""
@@ -34,6 +37,13 @@ def prepare(checked: CheckedCreate, parent: Parent) -> Ready | Rejection:
     With `truncation: auto`, whole turns of a conversation that is too long are left out, oldest
     first, and what continues the turn does not have them either. Refused is what does not fit.
     """
+    size = checked.create.ByteSize()
+    if size > _MAX_BYTES_PER_TOKEN * _context(checked):  # before it costs seconds to render
+        return Rejection(
+            error_pb2.ERROR_REASON_CONTEXT_LENGTH_EXCEEDED,
+            f"The request is {size} bytes; the model's context is {_context(checked)} tokens.",
+            param="input",
+        )
     request = checked.render_request(parent)
     rendered = render(checked, request)
     if isinstance(rendered, Rejection):

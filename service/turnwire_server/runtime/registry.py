@@ -12,6 +12,9 @@ from turnwire_server.session.errors import Rejection, quoted
 
 __all__ = ["ModelRegistry", "ServedModel"]
 
+_MAX_NAME_CHARS = 256
+"""Names are echoed in every response, also where one model answers to any."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
@@ -55,7 +58,7 @@ class ModelRegistry:
     def find(self, name: str) -> ServedModel | Rejection:
         """Return the model that answers to `name`."""
         model = self._models.get(name) or self._fallback
-        if model is None:
+        if model is None or len(name) > _MAX_NAME_CHARS:
             return Rejection(
                 error_pb2.ERROR_REASON_MODEL_NOT_FOUND,
                 f"The model {quoted(name)} does not exist.",

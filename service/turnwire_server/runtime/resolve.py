@@ -9,6 +9,7 @@ from turnwire_server.ports.conversations import StoredConversation
 from turnwire_server.ports.store import ResponseStore
 from turnwire_server.runtime.conversations import Conversations, conversation_id_of
 from turnwire_server.session.conversation import EMPTY, Conversation
+from turnwire_server.session.create_rules import check_lineage
 from turnwire_server.session.errors import Rejection, quoted
 from turnwire_server.session.prompt import Prompt
 from turnwire_server.session.turns import Turn
@@ -47,6 +48,9 @@ async def resolve_parent(
 
     A conversation that the turn names is claimed for it.
     """
+    lineage = check_lineage(turn.create)
+    if lineage is not None:
+        return lineage
     parent_id = turn.previous_response_id
     if parent_id is None:
         conversation_id = conversation_id_of(turn.create)

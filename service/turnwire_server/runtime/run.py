@@ -86,6 +86,8 @@ class TurnRun:
         """Tokens of the prompt that no engine reads."""
         self.reasoning: list[str] = []
         """Deltas of reasoning."""
+        self.model_name = ""
+        """Name of the served model, "" before `begin`."""
         self.cached_tokens = 0
         """Prompt tokens that the engine had cached."""
         self.screening: Screening | None = None
@@ -171,6 +173,7 @@ class TurnRun:
     ) -> None:
         """Queue the first events of the response, whose prompt is `rendered`."""
         self._renderer, self.given = checked.model.renderer, checked.items
+        self.model_name = checked.model.name
         self._first = self._rendered = self.whole_prompt = rendered
         self._assembler = ResponseAssembler(
             response,

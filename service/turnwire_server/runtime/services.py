@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import secrets
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from turnwire.v1 import error_pb2
@@ -12,10 +14,12 @@ from turnwire_server.adapters.stores.conversations import MemoryConversationStor
 from turnwire_server.ports.clock import Clock
 from turnwire_server.ports.conversations import ConversationStore
 from turnwire_server.ports.ledger import Ledger
+from turnwire_server.ports.metrics import CountsRestarts, Levels, Metrics
 from turnwire_server.ports.screen import Screen
 from turnwire_server.ports.sealer import SealBroken, Sealer
-from turnwire_server.ports.store import ResponseStore
+from turnwire_server.ports.store import CountsDropped, ResponseStore
 from turnwire_server.runtime.afterwork import AfterWork
+from turnwire_server.runtime.audit import Auditor
 from turnwire_server.runtime.connection import Connection, KeepaliveMode, Wire
 from turnwire_server.runtime.conversations import Conversations
 from turnwire_server.runtime.outbox import Sink
@@ -50,6 +54,7 @@ class Services:
         screen: Screen | None = None,
         sealer: Sealer | None = None,
         conversations: ConversationStore | None = None,
+        metrics: Metrics | None = None,
         new_id: Callable[[str], str] = random_id,
     ) -> None:
         """Put the parts together; `start` must be called before the first connection.
@@ -63,6 +68,7 @@ class Services:
             screen: Judges input, None for no screen.
             sealer: Seals what clients keep for us, None for a key that dies with the process.
             conversations: Keeps conversations, None for in memory.
+            metrics: Counts what happens, None for nobody.
             new_id: Returns a new id with the given prefix.
         """
         self.models = models
@@ -72,7 +78,9 @@ class Services:
         self.settings = settings
         self.screen = screen
         self.new_id = new_id
+        self.metrics = metrics
         self.afterwork = AfterWork()
+        self.auditor = Auditor(settings.audit_rate, self.afterwork, metrics)
         self.sealer: Sealer = sealer or RingSealer([secrets.token_bytes(32)])
         self.validator = Validator(
             models,
@@ -139,7 +147,8 @@ class Services:
         # A list, not any(): the time must not tell which key was nearly right.
         matches = [hmac.compare_digest(given, key) for key in self._keys]
         if any(matches):
-            return DEFAULT_TENANT
+            # Each key is a tenant of its own: what one stores, another does not find.
+            return "key_" + hashlib.sha256(given).hexdigest()[:24]
         return Rejection(
             error_pb2.ERROR_REASON_INVALID_API_KEY,
             "Missing or incorrect API key. Send it as 'Authorization: Bearer KEY'.",
@@ -182,6 +191,21 @@ class Services:
     def forget(self, connection: Connection) -> None:
         """Note that a connection is over."""
         self._connections.discard(connection)
+
+    def levels(self) -> Levels:
+        """Return what can be read off the server now."""
+        store, engines = self.store, [(each.name, each.engine) for each in self.models.models]
+        return Levels(
+            connections=Counter(connection.wire for connection in self._connections),
+            running=len(self.running),
+            queued=sum(connection.session.queued for connection in self._connections),
+            dropped=store.dropped if isinstance(store, CountsDropped) else {},
+            restarts={
+                name: engine.restarts
+                for name, engine in engines
+                if isinstance(engine, CountsRestarts)
+            },
+        )
 
     @property
     def connection_count(self) -> int:

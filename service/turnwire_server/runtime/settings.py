@@ -76,3 +76,5 @@ class RuntimeSettings:
     """How long stored responses are kept."""
     max_pending_tokens: int = 65_536
     """Generated ids that may wait for a slow reader; beyond it the turn fails."""
+    audit_rate: float = 0.0
+    """Part of the turns, 0 to 1, whose prompt is rendered again afterwards and compared."""

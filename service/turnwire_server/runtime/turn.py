@@ -8,7 +8,7 @@ screen beside prefill   no output leaves before the verdict
 generate                ids -> detokenizer and parser -> assembler -> events
 in a rollout            pause for the outputs of calls; render, screen and generate once more
 commit                  kept in store and cache before the terminal event leaves
-after work              the usage record is closed; never delays the next turn
+after work              usage, metrics, an audit now and then; never delays the next turn
 """
 
 from __future__ import annotations
@@ -109,6 +109,14 @@ async def _story(run: TurnRun) -> None:
         finish = await _generate(run, begin_generation(run, checked, rendered, request))
 
     await commit(run, checked, rendered, finish)
+    services.auditor.consider(
+        checked.model.renderer,
+        request,
+        rendered.prompt,
+        model=checked.model.name,
+        response_id=turn.response_id,
+        log_ids=run.log_ids,
+    )
 
 
 async def _generate(run: TurnRun, parser: OutputParser) -> FinishReason:

@@ -12,7 +12,7 @@ from turnwire_server.session.errors import Rejection, quoted
 from turnwire_server.session.presence import has, number
 from turnwire_server.session.tool_rules import is_json_object
 
-__all__ = ["MIN_COMPACT_THRESHOLD", "TIMING", "check_create", "check_metadata"]
+__all__ = ["MIN_COMPACT_THRESHOLD", "TIMING", "check_create", "check_lineage", "check_metadata"]
 
 TIMING = "turnwire.timing"
 """Value of `include` that asks for `response.turnwire.timing`."""
@@ -100,11 +100,19 @@ def _check_transport(
     return None
 
 
+def check_lineage(create: Create) -> Rejection | None:
+    """Check that a create continues one thing: it comes before looking for what that is."""
+    if create.HasField("conversation") and create.HasField("previous_response_id"):
+        return _invalid("conversation", "conversation and previous_response_id exclude each other.")
+    return None
+
+
 def _check_available(create: Create) -> Rejection | None:
     if create.background:
         return _unsupported("background", "This server does not run responses in the background.")
-    if create.HasField("conversation") and create.previous_response_id:
-        return _invalid("conversation", "conversation and previous_response_id exclude each other.")
+    lineage = check_lineage(create)
+    if lineage is not None:
+        return lineage
     if has(create, "multi_agent"):
         return _unsupported("multi_agent", "This server does not run several agents in one turn.")
     if not create.model:

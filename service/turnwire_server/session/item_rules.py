@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from google.protobuf.message import Message
 
+from turnwire._codec.limits import MAX_INPUT_ITEMS
 from turnwire.v1 import client_event_pb2, content_pb2, error_pb2, item_pb2, response_pb2, tool_pb2
 from turnwire_server.session.configuration import check_update
 from turnwire_server.session.conversation import Conversation, OpenCalls, call_key, item_text
@@ -138,6 +139,8 @@ class ItemRules:
         checked: list[item_pb2.Item] = []
         warnings: list[response_pb2.Warning] = []
         listed = _listed(given)
+        if len(listed) > MAX_INPUT_ITEMS:
+            return _invalid("input", f"The input has more than {MAX_INPUT_ITEMS} items.")
         covered, is_covering = 0, False
         wants_compaction = bool(listed) and listed[-1].WhichOneof("item") == "compaction_trigger"
         for index, item in enumerate(listed[:-1] if wants_compaction else listed):

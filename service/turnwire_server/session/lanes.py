@@ -43,6 +43,11 @@ class Lanes:
         return list(self._running.values())
 
     @property
+    def queued(self) -> int:
+        """How many turns wait."""
+        return self._queued
+
+    @property
     def is_idle(self) -> bool:
         """Whether nothing runs and nothing waits."""
         return not self._running and not self._queued

@@ -104,6 +104,11 @@ class Session:
         return self._lanes.running
 
     @property
+    def queued(self) -> int:
+        """How many turns wait."""
+        return self._lanes.queued
+
+    @property
     def cached(self) -> list[CachedResponse]:
         """The cached responses."""
         return self._cache.entries()

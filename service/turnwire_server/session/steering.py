@@ -184,7 +184,7 @@ class Steering:
             )
         if target.is_cancelled:
             return _not_active("The response is being cancelled.")
-        if len(target.steers) >= self._max_pending:
+        if target.pending_steers >= self._max_pending:
             return _refused(
                 error_pb2.ERROR_REASON_TOO_MANY_PENDING_STEERS,
                 f"{self._max_pending} steers wait for this response already.",

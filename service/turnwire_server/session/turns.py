@@ -89,7 +89,8 @@ class Turn:
     @property
     def previous_response_id(self) -> str | None:
         """Id of the parent, None when there is none; an empty string counts as none."""
-        return self.create.previous_response_id or None
+        create = self.create
+        return create.previous_response_id if create.HasField("previous_response_id") else None
 
     @property
     def waits_for_parent(self) -> bool:
@@ -105,6 +106,11 @@ class Turn:
     def is_paused(self) -> bool:
         """Whether it is a rollout that waits for input."""
         return self.state is TurnState.PAUSED
+
+    @property
+    def pending_steers(self) -> int:
+        """Steers that wait for it; those too that an append may still give back."""
+        return len(self.steers) + (len(self.appended.steers) if self.appended else 0)
 
     @property
     def steered_items(self) -> list[item_pb2.Item]:

@@ -1,16 +1,24 @@
-"""Probes for whoever runs the server: alive, and ready for new work."""
+"""For whoever runs the server: alive, ready for new work, and metrics."""
 
 from __future__ import annotations
+
+from typing import Final
 
 from aiohttp import web
 
 from turnwire_server.runtime.services import Services
 
-__all__ = ["admin_routes"]
+__all__ = ["METRICS_PATH", "admin_routes"]
+
+METRICS_PATH: Final = "/metrics"
 
 
 def admin_routes(services: Services) -> list[web.RouteDef]:
-    """Return `/healthz` (the loop runs) and `/readyz` (new work is accepted, else 503)."""
+    """Return the routes.
+
+    `/healthz`: the loop runs; `/readyz`: new work is accepted, else 503; `/metrics`, where the
+    services count. The last one needs a key where there are keys.
+    """
 
     async def health(request: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
@@ -20,4 +28,14 @@ def admin_routes(services: Services) -> list[web.RouteDef]:
             return web.json_response({"status": "ready"})
         return web.json_response({"status": "draining"}, status=503)
 
-    return [web.get("/healthz", health), web.get("/readyz", ready)]
+    async def expose(request: web.Request) -> web.Response:
+        if services.metrics is None:
+            raise web.HTTPNotFound
+        shown = services.metrics.exposition(services.levels())
+        return web.Response(body=shown.body, headers={"content-type": shown.content_type})
+
+    return [
+        web.get("/healthz", health),
+        web.get("/readyz", ready),
+        web.get(METRICS_PATH, expose),
+    ]

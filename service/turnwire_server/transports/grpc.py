@@ -149,6 +149,8 @@ class SessionServicer:
         try:
             while (data := await context.read()) is not grpc.aio.EOF:
                 _receive(connection, ClientEvent.FromString(data), len(data))
+                if connection.is_crowded:
+                    await connection.calm()
         except grpc.aio.BaseError:
             connection.disconnect()
         except message.DecodeError:

@@ -14,9 +14,12 @@ from turnwire_server.codec.openapi import openapi
 from turnwire_server.runtime.services import Services
 from turnwire_server.runtime.unary import UnaryApi
 from turnwire_server.session.errors import Rejection
-from turnwire_server.transports.admin import admin_routes
+from turnwire_server.transports.admin import METRICS_PATH, admin_routes
+from turnwire_server.transports.http_body import BODIES, BodyReader
 from turnwire_server.transports.http_conversations import ConversationsApi
 from turnwire_server.transports.http_errors import answer_errors, error_answer, name_answer
+from turnwire_server.transports.http_origin import OriginPolicy
+from turnwire_server.transports.http_protocol import WebRunner
 from turnwire_server.transports.http_responses import TENANT, ResponsesApi
 from turnwire_server.transports.turns import bearer_token
 from turnwire_server.transports.websocket import (
@@ -42,6 +45,11 @@ class HttpSettings:
     """How long a kept-alive connection may wait for its next request."""
     shutdown_timeout_s: float = 5.0
     """How long running requests may take after the server was told to stop."""
+    allowed_origins: tuple[str, ...] = ()
+    """Origins of web pages that may use the server, as browsers send them, for example
+    `https://app.example`; without keys, pages of loopback addresses may too."""
+    metrics: bool = True
+    """Whether to count, and to show it at `/metrics`."""
 
 
 def make_web_app(
@@ -55,8 +63,12 @@ def make_web_app(
         unary: The unary calls, made from `services` when None.
     """
     api = ResponsesApi(services, unary or UnaryApi(services))
-    app = web.Application(middlewares=[answer_errors, _authorizing(services)])
-    app.on_response_prepare.append(name_answer)
+    bodies = BodyReader(services.settings.max_message_bytes)
+    origins = OriginPolicy(settings.allowed_origins, has_keys=bool(services.settings.auth_keys))
+    app = web.Application(middlewares=[answer_errors, origins.admit, _authorizing(services)])
+    app[BODIES] = bodies
+    app.on_cleanup.append(bodies.close)
+    app.on_response_prepare.extend((name_answer, origins.share))
     connect = _upgrading(services, settings.websocket)
     for path in RESPONSES_PATHS:
         app.router.add_get(path, connect, allow_head=False)
@@ -72,19 +84,17 @@ def make_web_app(
 def make_web_runner(app: web.Application, settings: HttpSettings) -> web.AppRunner:
     """Return the runner that the handlers rely on.
 
-    It cancels a handler when its client hangs up and leaves bodies compressed, so that the limit
-    can be counted after decompression.
+    It cancels a handler when its client hangs up, leaves bodies compressed, so that the limit can
+    be counted after decompression, and keeps what clients send out of answers and logs.
     """
-    return web.AppRunner(
+    return WebRunner(
         app,
+        shutdown_timeout_s=settings.shutdown_timeout_s,
         access_log=None,
         auto_decompress=False,
-        handle_signals=False,
-        handler_cancellation=True,
         keepalive_timeout=settings.idle_timeout_s,
         max_field_size=settings.max_header_bytes,
         max_line_size=settings.max_header_bytes,
-        shutdown_timeout=settings.shutdown_timeout_s,
     )
 
 
@@ -93,14 +103,17 @@ def _is_upgrade(request: web.Request) -> bool:
 
 
 def _authorizing(services: Services) -> Middleware:
-    """Return the middleware that admits `/v1/` to known keys only, before any upgrade."""
+    """Return the middleware that admits `/v1/` and metrics to known keys, before any upgrade."""
 
     @web.middleware
     async def authorize(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.path.startswith("/v1/") and request.method != "OPTIONS":
+        is_guarded = request.path.startswith("/v1/") or request.path == METRICS_PATH
+        if is_guarded and request.method != "OPTIONS":
             token = bearer_token(request.headers.get("authorization"))
             if token is None and _is_upgrade(request):
                 token = subprotocol_token(request)
+            if token is not None and not token.isascii():
+                token = None  # No key is; and it may be bytes that no text can hold.
             tenant = services.authorize(token)
             if isinstance(tenant, Rejection):
                 answer = error_answer(tenant)
@@ -136,7 +149,6 @@ async def _head(request: web.Request) -> web.Response:
 
 
 @functools.cache  # It takes 0.2 s to make and is the same for every application.
-@functools.cache
 def _document() -> bytes:
     return orjson.dumps(openapi())
 

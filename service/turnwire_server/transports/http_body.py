@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import io
+import threading
 import zlib
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
 import zstandard
 from aiohttp import web
@@ -13,98 +15,100 @@ from turnwire.v1.error_pb2 import (
     ERROR_REASON_INVALID_VALUE,
     ERROR_REASON_MESSAGE_TOO_LARGE,
     ERROR_REASON_UNSUPPORTED_VALUE,
+    ErrorReason,
 )
 from turnwire_server.session.errors import Rejection
-from turnwire_server.transports.http_errors import RefusedError
+from turnwire_server.transports.http_errors import BODY_IS_BROKEN, RefusedError
+from turnwire_server.transports.inflate import DataError, Encoding, inflate
 
-__all__ = ["read_body"]
+__all__ = ["BODIES", "BodyReader"]
 
-STEP_BYTES = 1_048_576
-"""Most that is decompressed at a time: what a bomb can make us hold beyond the limit."""
-MAX_ZSTD_WINDOW_BYTES = 134_217_728
-"""Largest zstd window, the most a well-behaved encoder asks for by default (level 22)."""
-
-
-async def read_body(request: web.Request, limit: int) -> bytes:
-    """Return the body, decompressed.
-
-    Args:
-        request: The request; its runner must not decompress (`make_web_runner` sees to it).
-        limit: Most bytes, before and after decompression.
-
-    Raises:
-        RefusedError: Too large, not what `content-encoding` says, or an unknown encoding.
-    """
-    body = await _read(request, limit)
-    encoding = request.headers.get("content-encoding", "identity").strip().lower()
-    if encoding in ("", "identity"):
-        return body
-    if encoding not in ("gzip", "x-gzip", "deflate", "zstd"):
-        message = "The body may be compressed with gzip, deflate or zstd."
-        raise RefusedError(Rejection(ERROR_REASON_UNSUPPORTED_VALUE, message, "content-encoding"))
-    try:
-        # A thread: 64 MiB take longer than the loop may stand still.
-        return await asyncio.to_thread(_decompress, encoding, body, limit)
-    except (zlib.error, zstandard.ZstdError) as error:
-        message = f"The body is not {encoding}."
-        raise RefusedError(
-            Rejection(ERROR_REASON_INVALID_VALUE, message, "content-encoding")
-        ) from error
+_ENCODINGS: Final[dict[str, Encoding]] = {
+    "gzip": "gzip",
+    "x-gzip": "gzip",
+    "deflate": "deflate",
+    "zstd": "zstd",
+}
+_WORKERS: Final = 2
+"""Bodies that are decompressed at once; more wait."""
 
 
-def _too_large(limit: int) -> RefusedError:
-    message = f"The body is over the limit of {limit} bytes, counted after decompression."
-    return RefusedError(Rejection(ERROR_REASON_MESSAGE_TOO_LARGE, message))
+class BodyReader:
+    """Reads the bodies of one application."""
+
+    def __init__(self, limit: int) -> None:
+        """Make a reader; `close` ends its threads.
+
+        Args:
+            limit: Most bytes of a body, before and after decompression.
+        """
+        self._limit = limit
+        # Threads: 64 MiB take longer than the loop may stand still.
+        self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="turnwire-inflate")
+
+    async def close(self, app: web.Application | None = None) -> None:
+        """End the threads. Bodies that still wait are given up."""
+        self._workers.shutdown(wait=False, cancel_futures=True)
+
+    async def read(self, request: web.Request) -> bytes:
+        """Return the body, decompressed.
+
+        Args:
+            request: The request; its runner must not decompress (`make_web_runner` sees to it).
+
+        Raises:
+            RefusedError: Too large, broken, not what `content-encoding` says, or an unknown
+                encoding.
+        """
+        body = await self._raw(request)
+        name = request.headers.get("content-encoding", "identity").strip().lower()
+        if name in ("", "identity"):
+            return body
+        encoding = _ENCODINGS.get(name)
+        if encoding is None:
+            message = "The body may be compressed with gzip, deflate or zstd."
+            raise _refused_encoding(ERROR_REASON_UNSUPPORTED_VALUE, message)
+        is_cancelled = threading.Event()
+        loop = asyncio.get_running_loop()
+        try:
+            inflated = await loop.run_in_executor(
+                self._workers, inflate, encoding, body, self._limit, is_cancelled.is_set
+            )
+        except DataError as error:
+            raise _refused_encoding(ERROR_REASON_INVALID_VALUE, str(error)) from None
+        except (zlib.error, zstandard.ZstdError):
+            message = f"The body is not {encoding}."
+            raise _refused_encoding(ERROR_REASON_INVALID_VALUE, message) from None
+        finally:
+            # A thread cannot be cancelled; it looks here between two steps.
+            is_cancelled.set()
+        if inflated is None:
+            raise self._too_large()
+        return inflated
+
+    async def _raw(self, request: web.Request) -> bytes:
+        if (request.content_length or 0) > self._limit:
+            raise self._too_large()
+        chunks: list[bytes] = []
+        size = 0
+        try:
+            async for chunk in request.content.iter_any():
+                size += len(chunk)
+                if size > self._limit:
+                    raise self._too_large()
+                chunks.append(chunk)
+        except web.RequestPayloadError:
+            raise RefusedError(BODY_IS_BROKEN) from None
+        return b"".join(chunks)
+
+    def _too_large(self) -> RefusedError:
+        message = f"The body is over the limit of {self._limit} bytes, counted after decompression."
+        return RefusedError(Rejection(ERROR_REASON_MESSAGE_TOO_LARGE, message))
 
 
-async def _read(request: web.Request, limit: int) -> bytes:
-    if (request.content_length or 0) > limit:
-        raise _too_large(limit)
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in request.content.iter_any():
-        size += len(chunk)
-        if size > limit:
-            raise _too_large(limit)
-        chunks.append(chunk)
-    return b"".join(chunks)
+def _refused_encoding(reason: ErrorReason.ValueType, message: str) -> RefusedError:
+    return RefusedError(Rejection(reason, message, "content-encoding"))
 
 
-def _decompress(encoding: str, body: bytes, limit: int) -> bytes:
-    return _zstd(body, limit) if encoding == "zstd" else _zlib(encoding, body, limit)
-
-
-def _zlib(encoding: str, body: bytes, limit: int) -> bytes:
-    """Inflate gzip, or deflate with or without the zlib header that it should have."""
-    if encoding == "deflate":
-        wbits = zlib.MAX_WBITS if body[:1] and body[0] & 0x0F == zlib.DEFLATED else -zlib.MAX_WBITS
-    else:
-        wbits = 16 + zlib.MAX_WBITS
-    chunks: list[bytes] = []
-    size = 0
-    while body:
-        inflater = zlib.decompressobj(wbits)
-        while not inflater.eof:
-            chunk = inflater.decompress(body, STEP_BYTES)
-            if not chunk and not inflater.unconsumed_tail and not inflater.eof:
-                raise zlib.error("truncated")
-            size += len(chunk)
-            if size > limit:
-                raise _too_large(limit)
-            chunks.append(chunk)
-            body = inflater.unconsumed_tail
-        body = inflater.unused_data
-    return b"".join(chunks)
-
-
-def _zstd(body: bytes, limit: int) -> bytes:
-    decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW_BYTES)
-    chunks: list[bytes] = []
-    size = 0
-    with decompressor.stream_reader(io.BytesIO(body), read_across_frames=True) as reader:
-        while chunk := reader.read(STEP_BYTES):
-            size += len(chunk)
-            if size > limit:
-                raise _too_large(limit)
-            chunks.append(chunk)
-    return b"".join(chunks)
+BODIES = web.AppKey("BODIES", BodyReader)
+"""Where an application keeps its reader."""

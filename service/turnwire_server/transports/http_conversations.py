@@ -17,7 +17,7 @@ from turnwire_server.codec.requests import (
 from turnwire_server.runtime.paging import PageRequest
 from turnwire_server.runtime.services import Services
 from turnwire_server.session.errors import Rejection
-from turnwire_server.transports.http_body import read_body
+from turnwire_server.transports.http_body import BODIES
 from turnwire_server.transports.http_responses import TENANT, accepted, answer, page_limit
 
 __all__ = ["ConversationsApi"]
@@ -100,8 +100,7 @@ class ConversationsApi:
     async def _body(
         self, request: web.Request, decode: Callable[[bytes], AnyMessage | Fault]
     ) -> AnyMessage:
-        body = await read_body(request, self._services.settings.max_message_bytes)
-        return accepted(decode(body))
+        return accepted(decode(await request.app[BODIES].read(request)))
 
 
 def _id(request: web.Request) -> str:

@@ -21,12 +21,17 @@ from turnwire.v1.error_pb2 import (
     ErrorBody,
 )
 from turnwire_server.session.errors import Rejection, http_status
+from turnwire_server.transports.reports import log_bug
 
 __all__ = [
+    "BODY_IS_BROKEN",
     "REQUEST_ID",
     "RefusedError",
     "answer_errors",
+    "bug_answer",
     "error_answer",
+    "exception_answer",
+    "name",
     "name_answer",
 ]
 
@@ -34,6 +39,10 @@ logger = logging.getLogger("turnwire.transports")
 
 REQUEST_ID: ContextVar[str] = ContextVar("turnwire.request_id", default="")
 """Id of the request that the task answers: the answer's `x-request-id`, and in log lines."""
+
+BODY_IS_BROKEN = Rejection(
+    ERROR_REASON_INVALID_VALUE, "The body is not framed as the request's headers say."
+)
 
 
 class RefusedError(Exception):
@@ -69,20 +78,23 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
     except RefusedError as refused:
         return error_answer(refused.rejection)
     except web.HTTPException as error:
-        return _routing_answer(request, error)
+        return exception_answer(request, error)
     except (ConnectionError, asyncio.CancelledError):
         raise
-    except Exception:  # The outermost frame: everything that is a bug ends here.
-        logger.exception("request failed request_id=%s", REQUEST_ID.get())
-        return error_answer(
-            Rejection(
-                ERROR_REASON_SERVER_ERROR,
-                f"The server made an error. Its log has the request id {REQUEST_ID.get()}.",
-            )
-        )
+    except Exception as error:  # The outermost frame: everything that is a bug ends here.
+        return bug_answer(error)
 
 
-def _routing_answer(request: web.Request, error: web.HTTPException) -> web.Response:
+def bug_answer(error: BaseException) -> web.Response:
+    """Log a bug and return the answer for it."""
+    request_id = _request_id()
+    log_bug(logger, f"request failed request_id={request_id}", error)
+    message = f"The server made an error. Its log has the request id {request_id}."
+    return error_answer(Rejection(ERROR_REASON_SERVER_ERROR, message))
+
+
+def exception_answer(request: web.BaseRequest, error: web.HTTPException) -> web.Response:
+    """Return the answer for what aiohttp raises; its own would quote the client."""
     if isinstance(error, web.HTTPMethodNotAllowed):
         allow = ", ".join(sorted({*error.allowed_methods, "OPTIONS"}))
         if request.method == "OPTIONS":
@@ -104,6 +116,18 @@ def _routing_answer(request: web.Request, error: web.HTTPException) -> web.Respo
 
 
 async def name_answer(request: web.Request, response: web.StreamResponse) -> None:
-    """Put the request id on the answer, streamed and upgraded ones too."""
-    response.headers["x-request-id"] = REQUEST_ID.get()
+    """Name every answer, streamed and upgraded ones too."""
+    name(response)
+
+
+def name(response: web.StreamResponse) -> None:
+    """Put the request id on an answer, and not what the server is made of."""
+    response.headers["x-request-id"] = _request_id()
     response.headers["server"] = "turnwire"
+
+
+def _request_id() -> str:
+    """Return the id of the request that the task answers; it may have failed before it had one."""
+    if not REQUEST_ID.get():
+        REQUEST_ID.set(f"req_{uuid.uuid4().hex}")
+    return REQUEST_ID.get()

@@ -32,8 +32,9 @@ from turnwire_server.transports.encoding import (
     public_type,
     rejection_of,
 )
-from turnwire_server.transports.http_body import read_body
+from turnwire_server.transports.http_body import BODIES
 from turnwire_server.transports.http_errors import REQUEST_ID, RefusedError, error_answer
+from turnwire_server.transports.reports import log_bug
 from turnwire_server.transports.turns import (
     TerminalSink,
     error_of,
@@ -166,7 +167,7 @@ class ResponsesApi:
         ]
 
     async def _body(self, request: web.Request) -> bytes:
-        return await read_body(request, self._services.settings.max_message_bytes)
+        return await request.app[BODIES].read(request)
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         """Run a turn; the client's hanging up (aiohttp cancels the handler) cancels it."""
@@ -196,10 +197,10 @@ class ResponsesApi:
             await run_turn(
                 self._services, sink, create, size=size, wire="http", tenant=TENANT.get()
             )
-        except Exception:  # Like the middleware's, for a bug after which no status can follow.
+        except Exception as error:  # The middleware's, for a bug after which no status can follow.
             if sink.response is None:
                 raise
-            logger.exception("stream failed request_id=%s", REQUEST_ID.get())
+            log_bug(logger, f"stream failed request_id={REQUEST_ID.get()}", error)
             raise ConnectionResetError("a stream that began can only be cut") from None
         if sink.refusal is not None:
             return error_answer(sink.refusal)

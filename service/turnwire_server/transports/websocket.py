@@ -18,6 +18,7 @@ from turnwire_server.runtime.services import Services
 from turnwire_server.session.errors import Rejection
 from turnwire_server.transports.encoding import refused_create, rejection_of
 from turnwire_server.transports.http_errors import RefusedError
+from turnwire_server.transports.reports import log_bug
 from turnwire_server.transports.turns import overload
 from turnwire_server.transports.websocket_socket import FAULTS, Close, Socket, TextSink
 
@@ -107,8 +108,8 @@ class WebSocketBridge:
         reader = asyncio.create_task(self._read(socket, transport, connection))
         try:
             ending = await connection.run()
-        except Exception:  # The outermost frame: no HTTP answer may follow an upgrade.
-            logger.exception("connection failed")
+        except Exception as error:  # The outermost frame: no HTTP answer may follow an upgrade.
+            log_bug(logger, "connection failed", error)
             ending = Ending("internal")
         finally:
             # Before closing: with a reader in `receive`, aiohttp hangs up at once.
@@ -130,8 +131,8 @@ class WebSocketBridge:
             close = await self._read_events(socket, transport, connection)
         except ConnectionError:
             pass
-        except Exception:  # The outermost frame of the reader: a bug must not hang the socket.
-            logger.exception("reader failed")
+        except Exception as error:  # The reader's outermost frame: a bug must not hang the socket.
+            log_bug(logger, "reader failed", error)
             close = (WSCloseCode.INTERNAL_ERROR, b"internal error")
         connection.disconnect()
         return close
@@ -164,6 +165,8 @@ class WebSocketBridge:
                 )
             else:
                 connection.receive(event, size)
+            if connection.is_crowded:
+                await connection.calm()
 
     def _fault_of(self, detail: object) -> Close | None:
         """Return how to close for what aiohttp found, None when the client closed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -27,6 +28,7 @@ from turnwire_server.adapters.renderers.chat_template import (
 )
 from turnwire_server.adapters.renderers.hf_folder import read_folder
 from turnwire_server.ports.renderer import RenderRequest, ToolForce
+from turnwire_server.runtime.audit import find_mismatch
 from turnwire_server.session.output import (
     CallDelta,
     CallEnded,
@@ -35,6 +37,7 @@ from turnwire_server.session.output import (
     TextDelta,
 )
 from turnwire_server.session.prompt import Prompt
+from turnwire_server.session.tokens import TokenIds
 from turnwire_server.session.tools import ToolSet, ToolSpec
 
 KEEPING = ("qwen", "smollm", "llama3", "qwen_coder")
@@ -127,6 +130,28 @@ def test_a_template_that_keeps_prefixes_gives_the_ids_of_a_cold_render(make, fam
     @given(random_turns(parallel=family != "llama3", users_begin=family == "llama3"))
     def property_of(turns):
         walk(renderer, turns, is_cold(renderer))
+
+    property_of()
+
+
+@pytest.mark.parametrize("family", KEEPING)
+def test_an_audit_raises_no_false_alarm_over_what_was_sampled_otherwise(make, family):
+    renderer = make(family)
+
+    def check(prompt, previous, history, items, options) -> None:
+        assert find_mismatch(renderer.cold(), request(items, history, **options), prompt) == ""
+        if previous is None:
+            return
+        behind = prompt.ids.as_array(len(previous.ids))
+        wrong = TokenIds(prompt.ids.as_array(0, prompt.head_length)).extended(behind)
+        if wrong != prompt.ids:
+            broken = replace(prompt, ids=wrong)
+            assert find_mismatch(renderer.cold(), request(items, history, **options), broken)
+
+    @settings(max_examples=25, deadline=None)
+    @given(random_turns(parallel=family != "llama3", users_begin=family == "llama3"))
+    def property_of(turns):
+        walk(renderer, turns, check, is_canonical=False)
 
     property_of()
 

@@ -7,9 +7,9 @@ newest response, so that the next request of the conversation can continue it.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 
 from turnwire._event import Event
@@ -17,7 +17,7 @@ from turnwire._session import Session
 from turnwire.errors import SessionClosed
 from turnwire.openai._values import PhaseTimeoutError
 
-__all__ = ["Head", "HeldSession", "Identity", "Opener", "PoolSettings", "SessionPool"]
+__all__ = ["Head", "HeldSession", "Identity", "Lease", "Opener", "PoolSettings", "SessionPool"]
 
 Identity = tuple[tuple[str, str], ...]
 """Whose session it is: the headers that it was opened with."""
@@ -56,6 +56,19 @@ class HeldSession:
     is_retired: bool = False
     """The server will not have it much longer: no new turns."""
     idle_since: float = 0.0
+    borrowers: int = 0
+    """Calls beside the turns that are on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A session for one turn."""
+
+    held: HeldSession
+    head: Head | None = None
+    """What it holds of the turn's conversation."""
+    items: int = 0
+    """How many of the request's items `head` covers."""
 
 
 @dataclass(slots=True)
@@ -90,7 +103,7 @@ class SessionPool:
         self._open: list[HeldSession] = []
         self._opening = 0
         self._by_digest: dict[tuple[Identity, bytes], list[HeldSession]] = defaultdict(list)
-        self._room = asyncio.Condition()
+        self._waiters: deque[asyncio.Future[None]] = deque()
         self._reaper: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
@@ -114,7 +127,7 @@ class SessionPool:
             self._counts.bytes_down + sum(held.session.bytes_down for held in self._open),
         )
 
-    def find(self, identity: Identity, digests: Sequence[bytes]) -> tuple[HeldSession, int] | None:
+    def find(self, identity: Identity, digests: Sequence[bytes]) -> Lease | None:
         """Take the session that holds the longest prefix, short of all items.
 
         Args:
@@ -122,15 +135,15 @@ class SessionPool:
             digests: Of each prefix, the empty one first.
 
         Returns:
-            The session, now busy, and how many items it holds; None when no idle one holds any.
+            None when no idle session holds any of it.
         """
         for count in range(len(digests) - 2, 0, -1):
             for held in self._by_digest.get((identity, digests[count]), ()):
                 if self._is_usable(held):
-                    return self._take(held), count
+                    return self._take(held, count)
         return None
 
-    def find_response(self, identity: Identity, response_id: str) -> HeldSession | None:
+    def find_response(self, identity: Identity, response_id: str) -> Lease | None:
         """Take the session whose newest response this is; None when no idle one holds it."""
         for held in self._open:
             head = held.head
@@ -141,7 +154,7 @@ class SessionPool:
 
     async def acquire(
         self, identity: Identity, *, connect_s: float | None, pool_s: float | None
-    ) -> HeldSession:
+    ) -> Lease:
         """Take a session for something new: a free one, a new one, or the one idle longest.
 
         Raises:
@@ -149,30 +162,40 @@ class SessionPool:
             TurnwireError: It could not be opened.
         """
         try:
-            async with asyncio.timeout(pool_s), self._room:
+            async with asyncio.timeout(pool_s):
                 while (place := self._place(identity)) is None:
-                    await self._room.wait()
+                    await self._room()
         except TimeoutError:
             raise PhaseTimeoutError("pool", "no session came free in time") from None
         if isinstance(place, HeldSession):
             if place.identity == identity:
+                self._hold(place, None)
                 return self._take(place)
             self._drop(place)
             self._opening += 1
             await self._close(place)
-        return await self._connect(identity, connect_s)
+        return Lease(await self._connect(identity, connect_s))
 
-    async def borrow(self, identity: Identity, *, connect_s: float | None) -> HeldSession:
-        """Return any open session for a call beside the turns; it does not become busy by it."""
-        for held in self._open:
-            if held.identity == identity and held.session.is_open:
-                return held
-        self._opening += 1
-        held = await self._connect(identity, connect_s)
-        await self.release(held, None)
-        return held
+    @asynccontextmanager
+    async def borrow(
+        self, identity: Identity, *, connect_s: float | None
+    ) -> AsyncIterator[Session]:
+        """Lend any open session for a call beside the turns; it does not become busy by it."""
+        held = next(
+            (each for each in self._open if each.identity == identity and each.session.is_open),
+            None,
+        )
+        if held is None:
+            self._opening += 1
+            held = await self._connect(identity, connect_s)
+            self.release(held, None)
+        held.borrowers += 1
+        try:
+            yield held.session
+        finally:
+            held.borrowers -= 1
 
-    async def release(self, held: HeldSession, head: Head | None) -> None:
+    def release(self, held: HeldSession, head: Head | None) -> None:
         """Give back a session whose turn is over.
 
         Args:
@@ -189,16 +212,14 @@ class SessionPool:
         else:
             self._hold(held, head)
             self._watch()
-        async with self._room:
-            self._room.notify()
+        self._wake()
 
-    async def discard(self, held: HeldSession) -> None:
+    def discard(self, held: HeldSession) -> None:
         """Close a session in whatever state it is; what runs on it is cut."""
         if held in self._open:
             self._drop(held)
-            await self._close(held)
-            async with self._room:
-                self._room.notify()
+            self._own(self._close(held))
+            self._wake()
 
     def forget(self, response_id: str) -> None:
         """Continue this response no more: it was deleted."""
@@ -209,19 +230,39 @@ class SessionPool:
     async def aclose(self) -> None:
         """Close all sessions; what runs on them is cut."""
         self._is_closed = True
+        while self._waiters:
+            self._wake()  # To be told so.
         if self._reaper is not None:
             self._reaper.cancel()
         open_now = list(self._open)
         for held in open_now:
             self._drop(held)
-        await asyncio.gather(*(self._close(held) for held in open_now))
-        await asyncio.gather(*self._tasks)
+        closing = [self._close(held) for held in open_now]
+        await asyncio.gather(*closing, *self._tasks, return_exceptions=True)
 
     def own(self, work: Coroutine[None, None, None]) -> None:
-        """Run something to its end that nobody waits for, at the latest until `aclose`."""
+        """Run something that nobody waits for; `aclose` does."""
         self._own(work)
 
     # Private.
+
+    async def _room(self) -> None:
+        """Wait until a place may have come free."""
+        waiter = self._loop.create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                self._wake()  # It was for somebody who still waits.
+            raise
+
+    def _wake(self) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
 
     def _own(self, work: Coroutine[None, None, None]) -> None:
         task = self._loop.create_task(work)
@@ -231,21 +272,23 @@ class SessionPool:
     def _is_usable(self, held: HeldSession) -> bool:
         return not held.is_busy and not held.is_retired and held.session.is_open
 
-    def _take(self, held: HeldSession) -> HeldSession:
+    def _take(self, held: HeldSession, items: int = 0) -> Lease:
+        lease = Lease(held, held.head, items)
         self._hold(held, None)
         held.is_busy = True
-        return held
+        return lease
 
     def _place(self, identity: Identity) -> HeldSession | bool | None:
         """Return a session to take over, True for room to open one, None when all are busy."""
         if self._is_closed:
             raise SessionClosed("the transport was closed")
-        for held in [each for each in self._open if not each.is_busy]:
+        for held in self._closable():
             if not self._is_usable(held):
                 self._drop(held)
                 self._own(self._close(held))
         idle = sorted(
-            (held for held in self._open if not held.is_busy), key=lambda held: held.idle_since
+            (held for held in self._open if self._is_usable(held)),
+            key=lambda held: held.idle_since,
         )
         for held in idle:
             if held.head is None and held.identity == identity:
@@ -254,7 +297,10 @@ class SessionPool:
             self._opening += 1
             return True
         mine = next((held for held in idle if held.identity == identity), None)
-        return mine or next(iter(idle), None)
+        return mine or next((held for held in idle if not held.borrowers), None)
+
+    def _closable(self) -> list[HeldSession]:
+        return [held for held in self._open if not held.is_busy and not held.borrowers]
 
     async def _connect(self, identity: Identity, connect_s: float | None) -> HeldSession:
         coming = _Opening()
@@ -266,8 +312,10 @@ class SessionPool:
             raise PhaseTimeoutError("connect", "no connection in time") from None
         finally:
             self._opening -= 1
-            async with self._room:
-                self._room.notify()
+            self._wake()
+        if self._is_closed:
+            await opening.__aexit__(None, None, None)
+            raise SessionClosed("the transport was closed")
         held = HeldSession(identity, opening, session)
         coming.held = held
         held.is_retired = bool(coming.notices)
@@ -300,14 +348,15 @@ class SessionPool:
         if self._reaper is None and not self._is_closed:
             idle = [held.idle_since for held in self._open if not held.is_busy]
             if idle:
-                due = min(idle) + self._settings.idle_expiry_s
+                # Not at once for one that is overdue because it is borrowed.
+                due = max(min(idle) + self._settings.idle_expiry_s, self._loop.time() + 0.1)
                 self._reaper = self._loop.call_at(due, self._reap)
 
     def _reap(self) -> None:
         self._reaper = None
         # A timer may fire a clock tick early.
         now = self._loop.time() + 0.001
-        for held in [each for each in self._open if not each.is_busy]:
+        for held in self._closable():
             if held.idle_since + self._settings.idle_expiry_s <= now:
                 self._drop(held)
                 self._own(self._close(held))

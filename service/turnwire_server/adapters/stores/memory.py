@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from turnwire_server.ports.store import StoredResponse
@@ -40,6 +40,12 @@ class MemoryResponseStore:
         self._wall = wall
         self._records: OrderedDict[str, StoredResponse] = OrderedDict()
         self._bytes = 0
+        self._dropped = {"expired": 0, "evicted": 0}
+
+    @property
+    def dropped(self) -> Mapping[str, int]:
+        """How many records were forgotten, by reason; see `ports.CountsDropped`."""
+        return self._dropped
 
     async def put(self, record: StoredResponse) -> None:
         """Keep `record`; the oldest go when there is no room."""
@@ -48,6 +54,7 @@ class MemoryResponseStore:
         self._bytes += _size(record)
         while self._bytes > self._settings.max_bytes and len(self._records) > 1:
             self._drop(next(iter(self._records)))
+            self._dropped["evicted"] += 1
 
     async def get(self, response_id: str, *, tenant: str) -> StoredResponse | None:
         """Return the record, or None."""
@@ -56,6 +63,7 @@ class MemoryResponseStore:
             return None
         if record.expires_at <= self._wall():
             self._drop(response_id)
+            self._dropped["expired"] += 1
             return None
         return record
 

@@ -1,0 +1,84 @@
+"""The metrics port: what is counted, and how it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, runtime_checkable
+
+__all__ = ["AuditOutcome", "CountsRestarts", "Exposition", "Levels", "Metrics", "TurnFacts"]
+
+AuditOutcome = Literal["same", "mismatch", "exempt", "skipped", "failed"]
+"""`exempt`: the renderer does not promise what an audit checks; `skipped`: too many waited;
+`failed`: the audit itself broke."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnFacts:
+    """One turn that is over. Names only, never content."""
+
+    model: str
+    """Name of the served model, "" when the turn was refused before there was one."""
+    status: str
+    """Public status of the response; `refused` without one, `abandoned` without an end."""
+    transport: str
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+    rendered_tokens: int = 0
+    """Tokens that the turn tokenized."""
+    rerender_reason: str = ""
+    """Why that was more than what is new, "" if it was not."""
+    stages: Mapping[str, float] = field(default_factory=dict)
+    """Stage -> seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """What is read off the server when its metrics are asked for."""
+
+    connections: Mapping[str, int]
+    """Transport -> open connections."""
+    running: int
+    """Turns that run."""
+    queued: int
+    """Creates that wait for their lane."""
+    dropped: Mapping[str, int]
+    """Reason -> stored responses that were forgotten since the start."""
+    restarts: Mapping[str, int]
+    """Model -> how often its engine was started again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exposition:
+    """Metrics as a monitoring system reads them."""
+
+    content_type: str
+    body: bytes
+
+
+class Metrics(Protocol):
+    """Counts. Called on the event loop, once per turn at most: it must not block."""
+
+    def turn_ended(self, facts: TurnFacts) -> None:
+        """Count a turn."""
+        ...
+
+    def audited(self, model: str, outcome: AuditOutcome) -> None:
+        """Count an audit of a prompt."""
+        ...
+
+    def exposition(self, levels: Levels) -> Exposition:
+        """Return everything, with the levels of this moment."""
+        ...
+
+
+@runtime_checkable
+class CountsRestarts(Protocol):
+    """An engine that may be started again while the server lives."""
+
+    @property
+    def restarts(self) -> int:
+        """How often it was."""
+        ...
