@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import inspect
+import itertools
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -300,6 +304,8 @@ def test_documented_defaults_are_the_real_ones():
             return str(value).lower()
         if isinstance(value, str):
             return f'"{value}"'
+        if value == ():
+            return "[]"
         return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
     wrong = {
@@ -308,6 +314,39 @@ def test_documented_defaults_are_the_real_ones():
         if documented.get(key) != shown(value)
     }
     assert wrong == {}
+
+
+def settings_without_a_word(kind: type) -> list[str]:
+    """Return the keys of settings whose field is not followed by what it means."""
+    (body,) = (node.body for node in ast.parse(inspect.getsource(kind)).body)
+    explained = {
+        field.target.id
+        for field, note in itertools.pairwise(body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(note, ast.Expr)
+        and isinstance(note.value, ast.Constant)
+    }
+    return [f"{kind.__name__}.{key}" for key in keys.fields_of(kind) if key not in explained]
+
+
+def test_every_key_says_in_the_source_what_it_means():
+    kinds = [kind for kinds in keys.SECTIONS.values() for kind in kinds]
+    assert [
+        key for kind in [*kinds, *MODEL_SETTINGS] for key in settings_without_a_word(kind)
+    ] == []
+
+
+def test_no_two_keys_mean_the_same():
+    rows = [line for line in DOCS.read_text(encoding="utf-8").splitlines() if line[:3] == "| `"]
+    counted = Counter(row.strip("| ").split(" | ")[-1] for row in rows)
+    assert [meaning for meaning, times in counted.items() if times > 1] == []
+
+
+@pytest.mark.parametrize("origin", ["app.example", "https://", "https://a/b", "https://u@a", "*"])
+def test_what_no_browser_sends_as_an_origin_is_refused(origin):
+    message = refusal(environment={"TURNWIRE_HTTP_ALLOWED_ORIGINS": f"https://ok:8, {origin}"})
+    assert message.startswith("TURNWIRE_HTTP_ALLOWED_ORIGINS: http.allowed_origins: SCHEME://HOST")
+    assert repr(origin) in message
 
 
 def test_the_configuration_is_frozen():

@@ -53,17 +53,19 @@ async def measure(server: ChildServer, *, turns: int, words: int, said: int) -> 
     scenario = Scenario(history_words=words, message_words=words)
     script = json.dumps({"tokens": said, "tool_rounds": 0})
     samples = []
+    parent: str | None = None
     async with turnwire.connect(server.grpc_url, model="sim") as session:
         for turn in range(turns):
             async with asyncio.timeout(_TURN_TIMEOUT_S):
-                result = await session.run(
+                response = await session.create(
                     [scenario.message(turn)],
+                    previous_response_id=parent,
                     store=False,
                     metadata={"turnwire.sim": script},
                     include=["turnwire.timing"],
-                )
-            timing = result.stats.timing
-            assert timing is not None
+                ).response()
+            parent = response.id
+            timing = response.message.turnwire.timing
             samples.append(
                 Sample(
                     turn + 1,

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from turnwire_server.ports.engine import (
+    Constraint,
     Engine,
     EngineInfo,
     EngineRequest,
@@ -90,6 +91,10 @@ class HeldEngine:
         for hold in self._holds:
             hold.opened.set()
         await self._inner.close()
+
+    def refusal(self, constraint: Constraint) -> str | None:
+        """Ask the inner engine."""
+        return self._inner.refusal(constraint)
 
     def generate(self, request: EngineRequest) -> Generation:
         """Begin a generation."""

@@ -94,6 +94,19 @@ _OUTPUT = {"type": "function_call_output", "call_id": "call_1", "output": "x"}
         INVALID,
         "text.format.name",
     ),
+    Row(
+        "format that allows nothing",
+        {"text": {"format": {"type": "json_schema", "name": "a", "schema": {"type": "zzz"}}}},
+        INVALID,
+        "text.format.schema",
+    ),
+    Row("model name too long", {"model": "m" * 257}, ("model_not_found", 404), "model"),
+    Row(
+        "parent empty",
+        {"previous_response_id": ""},
+        ("previous_response_not_found", 400),
+        "previous_response_id",
+    ),
 )
 async def test_a_bad_setting_is_one_error(connect: Connect, row: Row) -> None:
     await _refused(await connect(), row)
@@ -103,6 +116,13 @@ async def test_a_bad_setting_is_one_error(connect: Connect, row: Row) -> None:
 @_rows(
     Row("empty text", {"input": ""}, MISSING, "input"),
     Row("no input", {"input": []}, MISSING, "input"),
+    Row("too many items", {"input": [user("x")] * 10_001}, INVALID, "input"),
+    Row(
+        "more bytes than any context holds",
+        {"input": "x" * (32 * 131_072)},
+        ("context_length_exceeded", 400),
+        "input",
+    ),
     Row("empty content", {"input": [user("")]}, INVALID, "input[0].content"),
     Row("no parts", {"input": [{"role": "user", "content": []}]}, INVALID, "input[0].content"),
     Row(
@@ -183,6 +203,15 @@ async def test_an_item_that_is_known_and_not_supported_is_named(
     Row("name bad", {"tools": [SHELL, function("a b")]}, INVALID, "tools[1].name"),
     Row("name long", {"tools": [function("a" * 129)]}, INVALID, "tools[0].name"),
     Row("twice", {"tools": [SHELL, WEATHER, SHELL]}, INVALID, "tools[2].name"),
+    Row(
+        "forced and impossible",
+        {
+            "tools": [SHELL, {**function("f"), "parameters": {"$ref": "#/nope"}}],
+            "tool_choice": {"type": "function", "name": "f"},
+        },
+        INVALID,
+        "tools[1].parameters",
+    ),
     Row(
         "grammar",
         {"tools": [{**CUSTOM, "format": {"type": "grammar", "syntax": "yacc", "definition": "x"}}]},

@@ -350,3 +350,31 @@ async def test_a_broken_outbox_has_no_heartbeat():
         async with asyncio.timeout(5):
             await r.run
         assert r.wire.writes == 0
+
+
+async def test_a_peer_that_asks_and_does_not_read_makes_it_crowded_until_it_reads():
+    async with rig(outbox_bytes=10) as r:
+        r.wire.stop_reading()
+        r.send("a" * 12)
+        await r.wire.until_stuck()
+        assert not r.outbox.is_crowded
+        r.send("b" * 8)
+        assert r.outbox.is_crowded
+        calm = asyncio.create_task(r.outbox.calm())
+        await r.settle()
+        assert not calm.done()
+        r.wire.read(10)
+        async with asyncio.timeout(5):
+            await calm
+        assert not r.outbox.is_crowded
+
+
+async def test_a_reader_that_waits_for_calm_is_let_go_when_the_peer_is_gone():
+    async with rig(outbox_bytes=1) as r:
+        r.wire.stop_reading()
+        r.send("aa")
+        calm = asyncio.create_task(r.outbox.calm())
+        await r.settle()
+        r.outbox.break_off()
+        async with asyncio.timeout(5):
+            await calm

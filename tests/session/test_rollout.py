@@ -19,6 +19,7 @@ from turnwire.v1.error_pb2 import ERROR_REASON_CONTEXT_LENGTH_EXCEEDED
 from turnwire.v1.item_pb2 import AdditionalToolsItem, Item, ItemReferenceItem, MessageItem
 from turnwire_server.session.conversation import EMPTY
 from turnwire_server.session.errors import Rejection
+from turnwire_server.session.settings import SessionSettings
 
 TWO_CALLS = EMPTY.extended([user("go"), call("c1"), custom_call("c2")])
 ANSWERS = (call_output("c1"), custom_output("c2"))
@@ -250,3 +251,17 @@ def test_a_paused_turn_may_break(driver):
     turn = paused(driver)
     driver.fail(turn)
     assert driver.session.is_idle
+
+
+def test_steers_that_an_append_took_count_while_it_may_be_taken_back():
+    driver = SessionDriver(SessionSettings(max_pending_steers=1))
+    turn = paused(driver)
+    steer = ResponseSteer(previous_response_id=turn.response_id, input=Input(text="faster"))
+    driver.send(ClientEvent(response_steer=steer), append(turn.response_id, *ANSWERS))
+    driver.send(ClientEvent(response_steer=steer))
+    accepted, failed = driver.take_events()
+    assert accepted.HasField("response_steer_accepted")
+    assert failed.response_steer_failed.error.code == "too_many_pending_steers"
+    turn.appended = None  # the driver goes on with it
+    driver.send(ClientEvent(response_steer=steer))
+    assert driver.take_events()[0].HasField("response_steer_accepted")

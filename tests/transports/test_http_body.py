@@ -6,7 +6,9 @@ import asyncio
 import gzip
 import io
 import json
+import os
 import zlib
+from typing import Any
 
 import aiohttp
 import pytest
@@ -14,6 +16,7 @@ import zstandard
 
 from harness.fake_services import FakeServices
 from harness.wire_servers import http_port
+from turnwire_server.transports.inflate import MAX_PARTS, DataError, inflate
 
 LIMIT = 100_000
 CREATE = json.dumps({"model": "m", "input": "삶 " * 1000}).encode()
@@ -140,3 +143,143 @@ async def test_an_unknown_encoding_is_400(encoding: str) -> None:
         "unsupported_value",
         "content-encoding",
     )
+
+
+async def cut(data: bytes, encoding: str) -> str:
+    status, error = await post(data, encoding)
+    assert (status, error["code"], error["param"]) == (400, "invalid_value", "content-encoding")
+    return error["message"]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "data"),
+    [
+        ("gzip", gzip.compress(CREATE)),
+        ("gzip", halves(CREATE)),
+        ("deflate", zlib.compress(CREATE)),
+        ("deflate", raw_deflate(CREATE)),
+        ("zstd", zstandard.ZstdCompressor(write_checksum=True).compress(CREATE)),
+        ("zstd", zstd_stream(CREATE)),
+        ("zstd", zstd_frames(CREATE)),
+    ],
+)
+async def test_a_body_that_stops_too_soon_is_truncated_wherever_it_stops(
+    encoding: str, data: bytes
+) -> None:
+    limit, never = 10**6, lambda: False
+    assert inflate(encoding, data, limit, never) == CREATE
+    whole = {0}  # Nothing at all is an empty body.
+    if data in (halves(CREATE), zstd_frames(CREATE)):
+        first = gzip.compress if encoding == "gzip" else zstandard.compress
+        whole.add(len(first(CREATE[:100])))
+    for size in range(len(data)):
+        if size in whole:
+            continue
+        with pytest.raises(DataError, match=f"truncated.*{encoding}"):
+            inflate(encoding, data[:size], limit, never)
+    assert "truncated" in await cut(data[:-1], encoding)
+
+
+def test_zstd_frames_may_be_skippable_and_a_broken_checksum_is_noticed() -> None:
+    skippable = b"\x5a\x2a\x4d\x18\x03\x00\x00\x00abc"
+    data = zstandard.ZstdCompressor(write_checksum=True).compress(CREATE)
+    assert inflate("zstd", skippable + data + skippable, LIMIT, lambda: False) == CREATE
+    for size in (6, 10):
+        with pytest.raises(DataError, match="truncated"):
+            inflate("zstd", data + skippable[:size], LIMIT, lambda: False)
+    with pytest.raises(zstandard.ZstdError):
+        inflate("zstd", data[:-1] + bytes((data[-1] ^ 1,)), LIMIT, lambda: False)
+    with pytest.raises(zstandard.ZstdError):
+        inflate("zstd", data + b"garbage", LIMIT, lambda: False)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "part", "word"),
+    [
+        ("gzip", gzip.compress(b""), "members"),
+        ("zstd", zstandard.compress(b""), "frames"),
+        ("zstd", b"\x50\x2a\x4d\x18" + bytes(4), "frames"),
+    ],
+)
+async def test_parts_without_content_are_bounded(encoding: str, part: bytes, word: str) -> None:
+    assert inflate(encoding, part * MAX_PARTS, LIMIT, lambda: False) == b""
+    with pytest.raises(DataError, match=f"too many .*{word}"):
+        inflate(encoding, part * (MAX_PARTS + 1), LIMIT, lambda: False)
+    services = FakeServices()
+    status, error = await post(part * 1_000_000, encoding, services)
+    assert (status, error["code"]) == (400, "invalid_value")
+
+
+def test_zstd_blocks_without_content_are_bounded() -> None:
+    header = zstandard.compress(CREATE, 1)[:4] + b"\x00\x58"  # No size, a window of 2 MiB.
+    inflate("zstd", header + bytes(3) * 9 + b"\x01\x00\x00", LIMIT, lambda: False)
+    with pytest.raises(DataError, match="too many zstd blocks"):
+        inflate("zstd", header + bytes(3_000_000), LIMIT, lambda: False)
+
+
+def test_members_cost_what_they_hold_and_not_what_is_behind_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    copied = 0
+
+    class Counting:
+        """An inflater that counts what it copies of its input."""
+
+        def __init__(self, wbits: int) -> None:
+            self._inner = inflater(wbits)
+
+        def decompress(self, data: bytes, most: int) -> bytes:
+            nonlocal copied
+            output = self._inner.decompress(data, most)
+            copied += len(self._inner.unused_data) + len(self._inner.unconsumed_tail)
+            return output
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._inner, name)
+
+    inflater = zlib.decompressobj
+    monkeypatch.setattr(zlib, "decompressobj", Counting)
+    member = gzip.compress(bytes(1), 0)
+    body = member * 1000 + gzip.compress(os.urandom(20_000_000), 0)
+    assert inflate("gzip", body, 10**8, lambda: False) is not None
+    assert copied < 1100 * 65_536
+
+
+@pytest.mark.parametrize(("encoding", "encode"), [ENCODERS[0], ENCODERS[3], ENCODERS[5]])
+def test_decompression_stops_between_two_steps_when_nobody_waits(
+    encoding: str, encode: object
+) -> None:
+    assert callable(encode)
+    asked = 0
+
+    def is_cancelled() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > 3
+
+    assert inflate(encoding, encode(bytes(50_000_000)), 10**9, is_cancelled) is None
+    assert asked == 4
+
+
+async def test_a_client_that_hangs_up_stops_the_decompression_of_its_body(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = asyncio.get_running_loop()
+    begun, stopped = asyncio.Event(), asyncio.Event()
+
+    def endless(encoding: str, body: bytes, limit: int, is_cancelled: Any) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        while not is_cancelled():
+            pass
+        loop.call_soon_threadsafe(stopped.set)
+
+    monkeypatch.setattr("turnwire_server.transports.http_body.inflate", endless)
+    async with http_port(FakeServices()) as port, asyncio.timeout(5):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(
+            b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: gzip\r\n"
+            b"Content-Length: 1\r\n\r\nx"
+        )
+        await begun.wait()
+        writer.close()
+        await stopped.wait()

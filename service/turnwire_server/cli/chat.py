@@ -64,7 +64,7 @@ def _run(options: argparse.Namespace) -> int:
         raise CommandFailure(str(error)) from None
     except turnwire.ConnectionFailed as error:
         raise CommandFailure(
-            f"{error} Is a server running there? Start one with: turnwire serve"
+            f"{str(error).rstrip('.')}. Is a server running there? Start one with: turnwire serve"
         ) from None
     except turnwire.TurnwireError as error:
         raise CommandFailure(str(error)) from None

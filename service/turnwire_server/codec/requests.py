@@ -8,6 +8,8 @@ the messages of gRPC by the same rules.
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import orjson
@@ -42,6 +44,9 @@ AnyMessage = TypeVar("AnyMessage", bound=Message)
 
 _MAX_SALVAGED_CHARS = 1_048_576
 """Beyond it, JSON that is not JSON is not searched for ids."""
+
+_NOT_FINITE = re.compile(r".?(NaN|-?Infinity)", re.DOTALL)
+"""After the place that the parser gives, or one before it: it gets beyond a minus sign."""
 
 _NESTED = (
     "Missing required parameter: 'model'. The members of a `response.create` stand beside its "
@@ -105,22 +110,6 @@ class RequestDecoder:
             return Fault("unsupported_parameter", _FLAT_EVENT, "stream_id")
         return self._with_tools(shapes.ResponseCreate, ResponseCreate, value, None, None)
 
-    def compact(self, data: bytes | str) -> CompactRequest | Fault:
-        """Decode the JSON body of `POST /v1/responses/compact`."""
-        return _body(data, shapes.CompactRequest, CompactRequest)
-
-    def conversation(self, data: bytes | str) -> CreateConversationRequest | Fault:
-        """Decode the JSON body of `POST /v1/conversations`; no body is an empty object."""
-        return _body(data or b"{}", shapes.CreateConversationRequest, CreateConversationRequest)
-
-    def conversation_update(self, data: bytes | str) -> UpdateConversationRequest | Fault:
-        """Decode the JSON body of `POST /v1/conversations/{id}`."""
-        return _body(data, shapes.UpdateConversationRequest, UpdateConversationRequest)
-
-    def conversation_items(self, data: bytes | str) -> CreateConversationItemsRequest | Fault:
-        """Decode the JSON body of `POST /v1/conversations/{id}/items`."""
-        return _body(data, shapes.CreateConversationItemsRequest, CreateConversationItemsRequest)
-
     def _with_tools(
         self,
         shape: type[shapes.Shape],
@@ -165,13 +154,24 @@ class RequestDecoder:
         return message
 
 
-def _body(
-    data: bytes | str, shape: type[shapes.Shape], message_type: type[AnyMessage]
-) -> AnyMessage | Fault:
-    value = _load(data)
-    if isinstance(value, Fault):
-        return value
-    return _decode(shape, message_type, value, None, None)
+def _body_decoder(
+    shape: type[shapes.Shape], message_type: type[AnyMessage], *, empty: bytes = b""
+) -> Callable[[bytes | str], AnyMessage | Fault]:
+    """Return the decoder of a JSON body.
+
+    Args:
+        shape: Its shape.
+        message_type: What it becomes.
+        empty: What a body of no bytes stands for.
+    """
+
+    def decode(data: bytes | str) -> AnyMessage | Fault:
+        value = _load(data or empty)
+        if isinstance(value, Fault):
+            return value
+        return _decode(shape, message_type, value, None, None)
+
+    return decode
 
 
 def _decode(
@@ -194,13 +194,26 @@ def _load(data: bytes | str) -> dict[str, Any] | Fault:
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        message = f"The message is not valid JSON at line {error.lineno}, column {error.colno}."
         event_id, stream_id = _salvage(data)
-        return Fault("invalid_json", message, None, event_id, stream_id)
+        return Fault("invalid_json", _problem_of(error), None, event_id, stream_id)
     if not isinstance(value, dict):
         got = kind_of_json(value)
         return Fault("invalid_json", f"The message is {got}; expected one JSON object.")
     return value
+
+
+def _problem_of(error: orjson.JSONDecodeError) -> str:
+    """Return what is wrong and where, for what other parsers let pass by its name."""
+    if "UTF-8" in error.msg:
+        return "The message is not valid JSON: it is not UTF-8."
+    where = f"The message is not valid JSON at line {error.lineno}, column {error.colno}"
+    if "surrogate" in error.msg:
+        return f"{where}: an escaped surrogate stands alone; characters beyond U+FFFF need a pair."
+    if "depth" in error.msg:
+        return f"{where}: it is nested too deep."
+    if _NOT_FINITE.match(error.doc, max(error.pos - 1, 0)):
+        return f"{where}: numbers are finite; NaN and Infinity are not JSON."
+    return f"{where}."
 
 
 def _salvage(data: bytes | str) -> tuple[str | None, str | None]:
@@ -252,7 +265,13 @@ def _processed(value: dict[str, Any], event_id: str | None, stream_id: str | Non
 _DECODER = RequestDecoder()
 decode_client_event = _DECODER.client_event
 decode_create = _DECODER.create
-decode_compact = _DECODER.compact
-decode_conversation = _DECODER.conversation
-decode_conversation_items = _DECODER.conversation_items
-decode_conversation_update = _DECODER.conversation_update
+decode_compact = _body_decoder(shapes.CompactRequest, CompactRequest)
+decode_conversation = _body_decoder(
+    shapes.CreateConversationRequest, CreateConversationRequest, empty=b"{}"
+)
+decode_conversation_items = _body_decoder(
+    shapes.CreateConversationItemsRequest, CreateConversationItemsRequest
+)
+decode_conversation_update = _body_decoder(
+    shapes.UpdateConversationRequest, UpdateConversationRequest
+)

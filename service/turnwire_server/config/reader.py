@@ -34,6 +34,7 @@ from turnwire_server.runtime.settings import (
 from turnwire_server.session.settings import SessionSettings
 from turnwire_server.transports.grpc import GrpcSettings
 from turnwire_server.transports.http import HttpSettings
+from turnwire_server.transports.http_origin import is_origin
 from turnwire_server.transports.websocket import WebSocketSettings
 
 __all__ = ["load_config"]
@@ -171,6 +172,10 @@ class _Reader:
             screen=ScreenConfig(rules=self._path("screen.rules")),
             models_directory=self._value("models_directory", default=models_directory),
         )
+        for origin in config.http.allowed_origins:
+            if not is_origin(origin):
+                problem = f"SCHEME://HOST or SCHEME://HOST:PORT is needed, not {origin[:80]!r}"
+                raise self._failure("http.allowed_origins", problem)
         _check_exposure(config)
         return config
 

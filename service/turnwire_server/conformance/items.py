@@ -102,7 +102,10 @@ class ItemTracker:
             return
         shown = event.get("item_id", item.id)
         self._require(
-            "item.identity", shown == item.id, f"`item_id` is {bounded(shown)}, not the item's", event
+            "item.identity",
+            shown == item.id,
+            f"`item_id` is {bounded(shown)}, not the item's",
+            event,
         )
         prefix, _, suffix = kind.rpartition(".")
         if prefix in _PARTS:

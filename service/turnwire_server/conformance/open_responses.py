@@ -58,13 +58,7 @@ class _InputFile(_Shape):
 
 _Status = Literal["in_progress", "completed", "incomplete"]
 _Content = Annotated[
-    _OutputText
-    | _Refusal
-    | _ReasoningText
-    | _SummaryText
-    | _InputText
-    | _InputImage
-    | _InputFile,
+    _OutputText | _Refusal | _ReasoningText | _SummaryText | _InputText | _InputImage | _InputFile,
     Field(discriminator="type"),
 ]
 
@@ -325,7 +319,8 @@ class OpenResponses:
     def _is_core(self, findings: Findings, event: Json) -> bool:
         """Return whether all items and tools are of the core, and say so where they must be."""
         shown = event.get("response")
-        items, tools = [event.get("item")], []
+        items: list[Any] = [event.get("item")]
+        tools: list[Any] = []
         if isinstance(shown, dict):
             items = shown["output"] if isinstance(shown.get("output"), list) else []
             tools = shown["tools"] if isinstance(shown.get("tools"), list) else []

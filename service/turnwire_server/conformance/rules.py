@@ -152,7 +152,9 @@ RULES: Final[tuple[Check, ...]] = (
         "A refused request has a JSON body with type, code, message and param.",
         _BODIES,
     ),
-    Check("connection.open", "10", "The server keeps the connection open, errors or not.", PERSISTENT),
+    Check(
+        "connection.open", "10", "The server keeps the connection open, errors or not.", PERSISTENT
+    ),
     # Framing.
     Check(
         "frame.json",

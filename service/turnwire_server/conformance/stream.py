@@ -231,6 +231,7 @@ class StreamJudge:
         shown = event.get("response")
         findings.require("order.created_first", True, "")
         findings.require("order.created_once", True, "")
+        findings.require("order.lane", True, "")
         if not isinstance(shown, dict):
             findings.require("response.members", False, "`response` is not an object", event)
             shown = {}

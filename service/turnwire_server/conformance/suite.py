@@ -79,7 +79,12 @@ def catalogue() -> str:
     """Return the list of all checks as Markdown tables, for the documentation."""
     parts = []
     for title, checks in (("Scenarios", SCENARIOS), ("Rules", RULES)):
-        lines = [f"### {title}", "", "| id | § | the server is right when | runs on |", "|---|---|---|---|"]
+        lines = [
+            f"### {title}",
+            "",
+            "| id | § | the server is right when | runs on |",
+            "|---|---|---|---|",
+        ]
         for check in checks:
             where = ", ".join(check.transports)
             if check.profiles == ("turnwire",):
@@ -224,7 +229,9 @@ class _Run:
     async def _on_transport(self, transport: Transport, missing: str | None) -> list[Result]:
         scenarios = self._chosen(SCENARIOS, transport)
         rules = [rule for rule in self._chosen(RULES, transport) if self._reported(rule)]
-        if not rules or (self._only and all(check.run for check in CHECKS if check.id in self._only)):
+        if not rules or (
+            self._only and all(check.run for check in CHECKS if check.id in self._only)
+        ):
             scenarios = [check for check in scenarios if self._reported(check)]
         if missing is not None:
             checks = [check for check in (*scenarios, *rules) if self._reported(check)]
@@ -255,8 +262,8 @@ class _Run:
             except Failure as failure:
                 result = _failure(check, transport, failure, time.perf_counter() - began)
             except Exception as error:  # The outermost frame: a server may send anything.
-                reason = f"the check could not read what the server sent: {type(error).__name__}"
-                result = Result(check, transport, "fail", reason)
+                unread = f"the check could not read what the server sent: {type(error).__name__}"
+                result = Result(check, transport, "fail", unread)
         return self._say(result) if self._reported(check) else result
 
     def _say(self, result: Result) -> Result:
@@ -265,9 +272,7 @@ class _Run:
         return result
 
 
-def _failure(
-    check: Check, transport: Transport, failure: Failure, seconds: float
-) -> Result:
+def _failure(check: Check, transport: Transport, failure: Failure, seconds: float) -> Result:
     """Return the result of a scenario that failed."""
     event = None if failure.event is None else bounded(failure.event)
     return Result(check, transport, "fail", str(failure), event, seconds)

@@ -167,6 +167,14 @@ class Engine(Protocol):
         """Stop running generations and give everything back. Idempotent."""
         ...
 
+    def refusal(self, constraint: Constraint) -> str | None:
+        """Return why it cannot enforce `constraint`, None when it can.
+
+        The words end a sentence and quote nothing of the constraint: a client is told them.
+        Called for every constrained turn, on the loop: what it found out before is remembered.
+        """
+        ...
+
     def generate(self, request: EngineRequest) -> Generation:
         """Begin a generation. Never blocks; failures surface in the iterator."""
         ...

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from typing import Final
 
 from turnwire.v1 import client_event_pb2, error_pb2, response_pb2
-from turnwire_server.ports.engine import Constraint, EngineInfo
+from turnwire_server.ports.engine import Constraint, Engine, EngineInfo
 from turnwire_server.session.errors import Rejection
 from turnwire_server.session.presence import number
 from turnwire_server.session.tool_choice import CheckedChoice
 from turnwire_server.session.tool_rules import CheckedTools
 from turnwire_server.session.tools import ToolSet
 
-__all__ = ["check_grammars", "ignored_settings", "text_constraint", "unforced_grammars"]
+__all__ = ["check_forced", "ignored_settings", "text_constraint", "unforced_grammars"]
 
 Create = client_event_pb2.ResponseCreate
 
@@ -26,7 +26,7 @@ _USUAL: Final = (
 """Sampling parameters, and the value that asks for nothing."""
 
 
-def text_constraint(create: Create, engine: EngineInfo) -> Constraint | Rejection | None:
+def text_constraint(create: Create, engine: Engine) -> Constraint | Rejection | None:
     """Return what the answer's text must match; refused when the engine cannot see to it."""
     match create.text.format.WhichOneof("format"):
         case "json_schema":
@@ -35,8 +35,9 @@ def text_constraint(create: Create, engine: EngineInfo) -> Constraint | Rejectio
             constraint = Constraint("json_object", "")
         case _:
             return None
-    if constraint.kind in engine.constraints:
-        return constraint
+    if constraint.kind in engine.info.constraints:
+        why = engine.refusal(constraint)
+        return constraint if why is None else _cannot_hold(why, "text.format.schema")
     return Rejection(
         error_pb2.ERROR_REASON_UNSUPPORTED_VALUE,
         f"The model's engine cannot hold its text to {constraint.kind}.",
@@ -44,15 +45,27 @@ def text_constraint(create: Create, engine: EngineInfo) -> Constraint | Rejectio
     )
 
 
-def check_grammars(
-    tools: CheckedTools, choice: CheckedChoice, may_call: ToolSet
+def _cannot_hold(why: str, path: str) -> Rejection:
+    return Rejection(
+        error_pb2.ERROR_REASON_INVALID_VALUE, f"The schema cannot be enforced: {why}.", param=path
+    )
+
+
+def check_forced(
+    tools: CheckedTools, choice: CheckedChoice, may_call: ToolSet, engine: Engine
 ) -> Rejection | None:
-    """Refuse a turn that must call a tool whose input would have to match a grammar.
+    """Refuse a turn that must call a tool whose input the engine cannot hold to its rules.
 
     Calls are held to JSON, and no engine can hold a member of that to a grammar too.
     """
     if choice.mode != "required":
         return None
+    for tool in may_call.tools:
+        if not tool.parameters or "json_schema" not in engine.info.constraints:
+            continue
+        why = engine.refusal(Constraint("json_schema", tool.parameters))
+        if why is not None:
+            return _cannot_hold(why, f"{tools.paths[tool.qualified_name]}.parameters")
     names = [tool.qualified_name for tool in may_call.tools]
     if not all(name in tools.grammars for name in names):
         return None

@@ -10,7 +10,7 @@ from turnwire.v1 import client_event_pb2, error_pb2, item_pb2, response_pb2, too
 from turnwire_server.ports.engine import Constraint, TurnOutline
 from turnwire_server.ports.renderer import RenderRequest, ToolForce
 from turnwire_server.runtime.abilities import (
-    check_grammars,
+    check_forced,
     ignored_settings,
     text_constraint,
     unforced_grammars,
@@ -232,10 +232,10 @@ class Validator:
             return choice
         may_call = _callable(tools.tools, choice)
         engine = model.engine.info
-        text_format = text_constraint(create, engine)
+        text_format = text_constraint(create, model.engine)
         if isinstance(text_format, Rejection):
             return text_format
-        rejection = check_grammars(tools, choice, may_call)
+        rejection = check_forced(tools, choice, may_call, model.engine)
         if rejection is not None:
             return rejection
         return CheckedCreate(

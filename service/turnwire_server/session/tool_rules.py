@@ -34,6 +34,8 @@ class CheckedTools:
     """One per tool that this server does not run: the model is not told of it."""
     echo: tuple[tool_pb2.Tool, ...]
     """The tools as `response.tools` shows them: without credentials."""
+    paths: Mapping[str, str] = field(default_factory=dict)
+    """Qualified name -> path of the tool."""
     grammars: Mapping[str, str] = field(default_factory=dict)
     """Qualified name -> path of its `format`, for the tools that have a grammar."""
 
@@ -124,7 +126,9 @@ def _check(
         fingerprint = b""
     specs = tuple(checker.specs.values())
     echo = tuple(_without_credentials(tool) for tool in tools)
-    return CheckedTools(ToolSet.of(specs, fingerprint), warnings, echo, checker.grammars)
+    return CheckedTools(
+        ToolSet.of(specs, fingerprint), warnings, echo, checker.paths, checker.grammars
+    )
 
 
 def _without_credentials(tool: tool_pb2.Tool) -> tool_pb2.Tool:
@@ -143,6 +147,7 @@ class _Checker:
     def __init__(self) -> None:
         self.specs: dict[str, ToolSpec] = {}
         self.warnings: list[response_pb2.Warning] = []
+        self.paths: dict[str, str] = {}
         self.grammars: dict[str, str] = {}
         self.is_replacing = False
 
@@ -229,6 +234,7 @@ class _Checker:
         if name in self.specs and not self.is_replacing:
             return _invalid(f"{path}.name", f"The tool {quoted(name)} is there twice.")
         self.specs[name] = spec
+        self.paths[name] = path
         return None
 
 

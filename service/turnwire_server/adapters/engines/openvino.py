@@ -18,14 +18,20 @@ import sys
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 from turnwire_server.adapters.clock import SystemClock
 from turnwire_server.adapters.engines.child_process import ChildProcess
+from turnwire_server.adapters.engines.constraint_grammar import (
+    ConstraintFailure,
+    constraint_grammar,
+)
 from turnwire_server.adapters.engines.openvino_files import trained_context
 from turnwire_server.ports.clock import Clock
 from turnwire_server.ports.engine import (
+    Constraint,
     EngineFailure,
     EngineInfo,
     EngineRequest,
@@ -55,6 +61,7 @@ class OpenVinoSettings:
     cache_gigabytes: int = 1
     """Memory for keys and values, shared by all generations and the prefix cache."""
     prefix_cache: bool = True
+    """Whether prompts share the keys and values of their common prefix."""
     threads: int | None = None
     """Threads of the inference; None means one per core."""
     default_temperature: float | None = None
@@ -67,6 +74,16 @@ class OpenVinoSettings:
     """Seconds before a lost child is started again for the second time, when it finished no
     generation in between; twice as long each time. The first time, it is started at once."""
     longest_restart_delay_s: float = 30.0
+    """Most seconds before a lost child is started again."""
+
+
+@lru_cache(maxsize=256)
+def _refusal(constraint: Constraint) -> str | None:
+    try:
+        constraint_grammar(constraint.kind, constraint.text)
+    except ConstraintFailure as failure:
+        return str(failure)
+    return None
 
 
 class OpenVinoEngine:
@@ -150,6 +167,10 @@ class OpenVinoEngine:
         child, self._child = self._child, None
         if child is not None:
             await child.stop(self._settings.stop_timeout_s)
+
+    def refusal(self, constraint: Constraint) -> str | None:
+        """Return why no grammar can be made of `constraint`, None when one can."""
+        return _refusal(constraint)
 
     def generate(self, request: EngineRequest) -> _Generation:
         """Begin a generation. Never blocks; failures surface in the iterator."""

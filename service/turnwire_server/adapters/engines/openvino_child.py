@@ -20,13 +20,11 @@ from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
 from turnwire_server.adapters.engines.child_frames import FrameReader, pack_frame
-from turnwire_server.adapters.engines.json_grammar import (
-    GrammarFailure,
-    json_object_grammar,
-    json_schema_grammar,
+from turnwire_server.adapters.engines.constraint_grammar import (
+    ConstraintFailure,
+    constraint_grammar,
 )
 from turnwire_server.adapters.engines.prefix_model import PrefixModel, Sequence
-from turnwire_server.adapters.engines.regex_grammar import UnsupportedPattern, text_rule
 
 __all__ = ["main"]
 
@@ -197,16 +195,8 @@ def _grammar(kind: str, text: str) -> str:
         _Refusal: there is none.
     """
     try:
-        match kind:
-            case "json_schema":
-                return json_schema_grammar(text)
-            case "json_object":
-                return json_object_grammar()
-            case "regex":
-                return f"root ::= {text_rule(text)}\n"
-            case _:
-                raise _Refusal(f"constraints of kind {kind} are not supported")
-    except (GrammarFailure, UnsupportedPattern) as failure:
+        return constraint_grammar(kind, text)
+    except ConstraintFailure as failure:
         raise _Refusal(f"the constraint cannot be enforced: {failure}") from None
 
 

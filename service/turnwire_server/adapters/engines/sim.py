@@ -6,18 +6,22 @@ Transports are compared on it, because it costs next to nothing and does the sam
 from __future__ import annotations
 
 import asyncio
+import json
 import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from turnwire_server.adapters.engines.prefix_index import PrefixIndex, PrefixMatch
+from turnwire_server.adapters.engines.schema_example import NoExample, example_of
 from turnwire_server.adapters.engines.sim_agent import AgentSettings, SimAgent, SimOutput
 from turnwire_server.adapters.engines.sim_script import ScriptFailure, SimScript, read_trace
 from turnwire_server.adapters.renderers.sim_tokens import sim_tokens
 from turnwire_server.adapters.renderers.vocabulary import VocabularyFailure
 from turnwire_server.ports.clock import Clock
 from turnwire_server.ports.engine import (
+    Constraint,
     EngineFailure,
     EngineInfo,
     EngineRequest,
@@ -48,6 +52,17 @@ class SimSettings:
     agent: AgentSettings = field(default_factory=AgentSettings)
     trace_path: Path | None = None
     """A trace to replay, read by `start`."""
+
+
+@lru_cache(maxsize=256)
+def _refusal(constraint: Constraint) -> str | None:
+    if constraint.kind != "json_schema":
+        return None
+    try:
+        example_of(json.loads(constraint.text))
+    except (ValueError, NoExample):
+        return "no value was found that it allows"
+    return None
 
 
 class SimEngine:
@@ -102,6 +117,10 @@ class SimEngine:
         self._closed = True
         for generation in list(self._running):
             generation.cancel()
+
+    def refusal(self, constraint: Constraint) -> str | None:
+        """Return why no text can be made up for `constraint`, None when one can."""
+        return _refusal(constraint)
 
     def generate(self, request: EngineRequest) -> SimGeneration:
         """Begin a generation; its prefill begins now, whenever it is read."""

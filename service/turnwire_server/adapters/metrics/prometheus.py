@@ -1,14 +1,26 @@
-"""Metrics for Prometheus."""
+"""Metrics for Prometheus.
+
+Counts are plain numbers here, and become the library's families when somebody asks: its own
+counters cost several times as much per turn, since they lock, and this runs on one thread.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from turnwire_server.ports.metrics import AuditOutcome, Exposition, Levels, TurnFacts
 
@@ -20,51 +32,58 @@ _BUCKETS: Final = (
 )
 """Seconds: a stage of ours takes microseconds, one of an engine may take a minute."""
 _INFERENCE: Final = frozenset({"prefill", "decode"})
-_FIRST: Final = "first"
+_NOT_AGAIN: Final = frozenset({"", "first"})
+"""Reasons of turns that rendered nothing twice."""
+
+Counts = defaultdict[tuple[str, ...], int]
+"""Values of the labels -> count."""
 
 
-class PrometheusMetrics:
-    """`ports.Metrics`, in a registry of its own."""
+class _Histogram:
+    """How often a number fell between two bounds."""
+
+    __slots__ = ("counts", "total")
 
     def __init__(self) -> None:
-        self._registry = registry = CollectorRegistry()
-        self._turns = Counter(
-            "turnwire_turns", "Turns that are over.", ["model", "status", "transport"],
-            registry=registry,
-        )  # fmt: skip
-        self._tokens = Counter(
-            "turnwire_tokens",
-            "Tokens: input and, of them, cached; rendered (tokenized by the server); output and, "
-            "of them, reasoning.",
-            ["model", "kind"],
-            registry=registry,
-        )
-        self._rerendered = Counter(
-            "turnwire_rerendered_tokens",
-            "Tokens rendered by turns that had to render more than what was new, by reason.",
-            ["model", "reason"],
-            registry=registry,
-        )
-        self._stages = Histogram(
-            "turnwire_turn_stage_seconds", "Time of a turn by stage.", ["model", "stage"],
-            buckets=_BUCKETS, registry=registry,
-        )  # fmt: skip
-        self._overhead = Histogram(
-            "turnwire_turn_overhead_seconds", "Time of a turn but prefill and decode.", ["model"],
-            buckets=_BUCKETS, registry=registry,
-        )  # fmt: skip
-        self._audits = Counter(
-            "turnwire_audits", "Prompts that were rendered cold and compared, by outcome.",
-            ["model", "outcome"], registry=registry,
-        )  # fmt: skip
-        self._levels = _LevelCollector()
-        registry.register(self._levels)
-        ProcessCollector(registry=registry)
+        self.counts = [0] * (len(_BUCKETS) + 1)
+        self.total = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self.counts[bisect_left(_BUCKETS, seconds)] += 1
+        self.total += seconds
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Return upper bounds and how many numbers are not above them."""
+        shown, sum_so_far = [], 0
+        for bound, count in zip((*_BUCKETS, float("inf")), self.counts, strict=True):
+            sum_so_far += count
+            shown.append((floatToGoString(bound), float(sum_so_far)))
+        return shown
+
+
+Histograms = defaultdict[tuple[str, ...], _Histogram]
+
+
+class PrometheusMetrics(Collector):
+    """`ports.Metrics`. Used on one thread."""
+
+    def __init__(self) -> None:
+        self._turns: Counts = defaultdict(int)
+        self._tokens: Counts = defaultdict(int)
+        self._rerendered: Counts = defaultdict(int)
+        self._audits: Counts = defaultdict(int)
+        self._stages: Histograms = defaultdict(_Histogram)
+        self._overhead: Histograms = defaultdict(_Histogram)
+        self._levels: Levels | None = None
+        # A registry of its own: two servers of one process must not add up.
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
 
     def turn_ended(self, facts: TurnFacts) -> None:
         """Count a turn."""
         model = facts.model
-        self._turns.labels(model, facts.status, facts.transport).inc()
+        self._turns[model, facts.status, facts.transport] += 1
         for kind, count in (
             ("input", facts.input_tokens),
             ("cached", facts.cached_tokens),
@@ -73,54 +92,109 @@ class PrometheusMetrics:
             ("reasoning", facts.reasoning_tokens),
         ):
             if count:
-                self._tokens.labels(model, kind).inc(count)
-        if facts.rerender_reason not in ("", _FIRST):
-            self._rerendered.labels(model, facts.rerender_reason).inc(facts.rendered_tokens)
+                self._tokens[model, kind] += count
+        if facts.rerender_reason not in _NOT_AGAIN:
+            self._rerendered[model, facts.rerender_reason] += facts.rendered_tokens
+        overhead = 0.0
         for stage, seconds in facts.stages.items():
-            self._stages.labels(model, stage).observe(seconds)
+            self._stages[model, stage].observe(seconds)
+            if stage not in _INFERENCE:
+                overhead += seconds
         if facts.stages:
-            ours = (part for stage, part in facts.stages.items() if stage not in _INFERENCE)
-            self._overhead.labels(model).observe(sum(ours))
+            self._overhead[model,].observe(overhead)
 
     def audited(self, model: str, outcome: AuditOutcome) -> None:
         """Count an audit."""
-        self._audits.labels(model, outcome).inc()
+        self._audits[model, outcome] += 1
 
     def exposition(self, levels: Levels) -> Exposition:
         """Return everything in Prometheus' text format."""
-        self._levels.levels = levels
+        self._levels = levels
         return Exposition(CONTENT_TYPE_LATEST, generate_latest(self._registry))
 
-
-class _LevelCollector(Collector):
-    """Shows what was read off the server for this answer."""
-
-    def __init__(self) -> None:
-        self.levels: Levels | None = None
-
     def collect(self) -> Iterator[Metric]:
-        levels = self.levels
-        if levels is None:
+        """Yield the families; called by the library."""
+        levels = self._levels
+        if levels is None:  # when it is registered, and nobody asked yet
             return
-        connections = GaugeMetricFamily(
-            "turnwire_connections", "Open connections.", labels=["transport"]
+        yield _counter(
+            "turnwire_turns",
+            "Turns that are over.",
+            ("model", "status", "transport"),
+            self._turns,
         )
-        for transport, count in levels.connections.items():
-            connections.add_metric([transport], count)
-        yield connections
-        yield GaugeMetricFamily("turnwire_turns_running", "Turns that run.", value=levels.running)
-        yield GaugeMetricFamily(
-            "turnwire_creates_queued", "Creates that wait for their lane.", value=levels.queued
+        yield _counter(
+            "turnwire_tokens",
+            "Tokens: input and, of them, cached; rendered (tokenized by the server); output and, "
+            "of them, reasoning.",
+            ("model", "kind"),
+            self._tokens,
         )
-        dropped = CounterMetricFamily(
-            "turnwire_responses_dropped", "Stored responses that were forgotten.", labels=["reason"]
+        yield _counter(
+            "turnwire_rerendered_tokens",
+            "Tokens rendered by turns that had to render more than what was new, by reason.",
+            ("model", "reason"),
+            self._rerendered,
         )
-        for reason, count in levels.dropped.items():
-            dropped.add_metric([reason], count)
-        yield dropped
-        restarts = CounterMetricFamily(
-            "turnwire_engine_restarts", "Engines that were started again.", labels=["model"]
+        yield _counter(
+            "turnwire_audits",
+            "Prompts that were rendered cold and compared, by outcome.",
+            ("model", "outcome"),
+            self._audits,
         )
-        for model, count in levels.restarts.items():
-            restarts.add_metric([model], count)
-        yield restarts
+        yield _histogram(
+            "turnwire_turn_stage_seconds",
+            "Time of a turn by stage.",
+            ("model", "stage"),
+            self._stages,
+        )
+        yield _histogram(
+            "turnwire_turn_overhead_seconds",
+            "Time of a turn but prefill and decode.",
+            ("model",),
+            self._overhead,
+        )
+        yield from _families_of(levels)
+
+
+def _families_of(levels: Levels) -> Iterator[Metric]:
+    connections = GaugeMetricFamily(
+        "turnwire_connections", "Open connections.", labels=["transport"]
+    )
+    for transport, count in levels.connections.items():
+        connections.add_metric([transport], count)
+    yield connections
+    yield GaugeMetricFamily("turnwire_turns_running", "Turns that run.", value=levels.running)
+    yield GaugeMetricFamily(
+        "turnwire_creates_queued", "Creates that wait for their lane.", value=levels.queued
+    )
+    yield _counter(
+        "turnwire_responses_dropped",
+        "Stored responses that were forgotten.",
+        ("reason",),
+        {(reason,): count for reason, count in levels.dropped.items()},
+    )
+    yield _counter(
+        "turnwire_engine_restarts",
+        "Engines that were started again.",
+        ("model",),
+        {(model,): count for model, count in levels.restarts.items()},
+    )
+
+
+def _counter(
+    name: str, what: str, labels: tuple[str, ...], counts: Mapping[tuple[str, ...], int]
+) -> Metric:
+    family = CounterMetricFamily(name, what, labels=labels)
+    for values, count in counts.items():
+        family.add_metric(values, count)
+    return family
+
+
+def _histogram(
+    name: str, what: str, labels: tuple[str, ...], histograms: Mapping[tuple[str, ...], _Histogram]
+) -> Metric:
+    family = HistogramMetricFamily(name, what, labels=labels)
+    for values, histogram in histograms.items():
+        family.add_metric(values, histogram.buckets(), histogram.total)
+    return family

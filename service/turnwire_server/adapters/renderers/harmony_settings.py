@@ -23,6 +23,7 @@ class HarmonySettings:
     model_name: str = "gpt-oss"
     """Part of the fingerprint."""
     reasoning_effort: Literal["low", "medium", "high"] = "medium"
+    """How much the model is told to think."""
     identity: str = ""
     """Who the model is; "" for the library's own words."""
     current_date: str = ""

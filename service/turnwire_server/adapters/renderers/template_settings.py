@@ -19,6 +19,10 @@ class ChatTemplateSettings:
     history: HistoryRule = "kept"
     """What happens to turns that the template would rewrite."""
     keeps_prefixes: bool | None = None
+    """Whether each prompt begins with the one before it."""
     strips_reasoning: bool | None = None
+    """Whether earlier reasoning is left out once the user speaks again."""
     inserts_in_generation_prompt: bool | None = None
+    """Whether the generation prompt has something that history has not."""
     moves_tools: bool | None = None
+    """Whether the tools stand before the last turn."""

@@ -34,9 +34,7 @@ class GrpcConnection(PersistentConnection):
 
     transport: Transport = "grpc"
 
-    def __init__(
-        self, call: Any, findings: Findings, judge: StreamJudge, timeout_s: float
-    ) -> None:
+    def __init__(self, call: Any, findings: Findings, judge: StreamJudge, timeout_s: float) -> None:
         super().__init__(findings, judge, timeout_s)
         self._call = call
         self._is_half_closed = False
@@ -101,9 +99,7 @@ class GrpcClient:
         async with asyncio.timeout(timeout_s):
             await self._channel.channel_ready()
 
-    def open(
-        self, findings: Findings, judge: StreamJudge, timeout_s: float
-    ) -> GrpcConnection:
+    def open(self, findings: Findings, judge: StreamJudge, timeout_s: float) -> GrpcConnection:
         """Open a session."""
         call = self._sessions.Connect(metadata=self._metadata)
         return GrpcConnection(call, findings, judge, timeout_s)

@@ -153,7 +153,9 @@ def refusal_of(findings: Findings, answer: Answer) -> Turn:
         f"content type {answer.content_type!r}",
         shown,
     )
-    check_error(findings, "error.body", shown.get("error"), shown or answer.body[:100].decode("latin-1"))
+    check_error(
+        findings, "error.body", shown.get("error"), shown or answer.body[:100].decode("latin-1")
+    )
     error = shown.get("error")
     if isinstance(error, dict):
         findings.require("error.body", "param" in error, "`error.param` is missing", shown)
@@ -240,7 +242,10 @@ class SseExchanges:
         judge = self._make_judge()
         judge.sent({"type": "response.create"})
         try:
-            async with asyncio.timeout(self._timeout_s), self._client.stream({**body, "stream": True}) as answer:
+            async with (
+                asyncio.timeout(self._timeout_s),
+                self._client.stream({**body, "stream": True}) as answer,
+            ):
                 if answer.status != 200:
                     names = {name.lower(): value for name, value in answer.headers.items()}
                     return refusal_of(

@@ -50,6 +50,10 @@ class PersistentConnection(ABC):
         self._judge.sent(dict(event))
         await self._write(dict(event))
 
+    async def send_again(self, event: Mapping[str, Any]) -> None:
+        """Send a client event for the second time: nothing may answer it."""
+        await self._write(dict(event))
+
     async def receive(self, lane: str | None = None) -> Json:
         """Return the next event of a lane; those of other lanes are kept for later.
 

@@ -18,11 +18,17 @@ _OPTIONS: Final[dict[str, Any]] = {"transports": PERSISTENT, "profiles": ("turnw
 _LIMIT: Final = 32
 
 
-def long_turn(context: Context, **more: Any) -> dict[str, Any]:
-    """Return a create whose turn takes some seconds unless it is ended."""
+def long_turn(context: Context, *, tokens: int = 2000, **more: Any) -> dict[str, Any]:
+    """Return a create whose turn takes some seconds unless it is ended.
+
+    Args:
+        context: The scenario's.
+        tokens: How long a simulated engine makes it; 200 take a second.
+        **more: Members to add.
+    """
     return context.create(
         "Count from 1 to 500 in words, without a stop.",
-        metadata=hint(tokens=2000, tokens_per_second=200),
+        metadata=hint(tokens=tokens, tokens_per_second=200),
         store=False,
         **more,
     )

@@ -135,9 +135,9 @@ async def _failed(context: Context) -> None:
 
 @SCENARIO("sequence.characters", "No character is torn: text has no U+FFFD.", source="4")
 async def _characters(context: Context) -> None:
-    turn = await context.turn("Repeat exactly: 😀 👍🏽 世界", metadata=hint(
-        text="😀 👍🏽 世界", split_characters=True
-    ))
+    turn = await context.turn(
+        "Repeat exactly: 😀 👍🏽 世界", metadata=hint(text="😀 👍🏽 世界", split_characters=True)
+    )
     _whole(turn.finished())
 
 
