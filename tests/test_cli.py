@@ -102,6 +102,14 @@ def test_a_wrong_option_value_is_one_message(capsys):
     )
 
 
+@pytest.mark.parametrize("scheme", ["grpc", "ws", "http"])
+def test_chat_without_a_server_is_two_sentences(capsys, scheme):
+    assert main(["chat", f"{scheme}://127.0.0.1:9"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("turnwire: no connection to 127.0.0.1:9")
+    assert re.search(r"[^.]\. Is a server running there\? Start one with: turnwire serve\n$", said)
+
+
 def test_models_lists_what_can_be_fetched(capsys):
     assert main(["models", "list"]) == 0
     assert "smollm2" in capsys.readouterr().out

@@ -337,6 +337,28 @@ def test_what_is_not_json_may_still_tell_whose_it_was(
     assert (fault.event_id, fault.stream_id) == (event_id, stream_id)
 
 
+@pytest.mark.parametrize(
+    ("data", "word"),
+    [
+        (rb'{"event_id":"\ud83d"}', "surrogate"),
+        (rb'{"event_id":"\ude00 hunter2"}', "surrogate"),
+        (b"[" * 2000, "nested too deep"),
+        (b'{"temperature":NaN}', "NaN"),
+        (b'{"temperature": -Infinity}', "NaN"),
+        ('{"input":"삶","temperature":Infinity}', "NaN"),
+        (b'{"input":"hunter2\xff"}', "not UTF-8"),
+        (b'{"input":hunter2NaN}', "column 10."),
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+def test_what_is_not_json_is_told_by_its_name(data: bytes | str, word: str) -> None:
+    fault = fault_of(decode_client_event(data))
+
+    assert fault.code == "invalid_json"
+    assert word in fault.message
+    assert "hunter2" not in fault.message
+
+
 def test_an_escaped_pair_of_surrogates_is_a_character() -> None:
     decoded = decode_client_event(rb'{"type":"response.create","input":"\ud83d\ude00"}')
 
@@ -482,3 +504,11 @@ def test_decoded_tools_belong_to_one_request() -> None:
     assert tool == tool_pb2.Tool(
         function={"name": "f", "parameters": '{"type":"object"}', "extra_json": '{"vendor":1}'}
     )
+
+
+def test_an_input_with_more_items_than_any_is_allowed_is_refused_before_they_are_read() -> None:
+    many = [{"role": "user", "content": 7}] * 10_001
+
+    fault = fault_of(RequestDecoder().client_event(create(input=many, event_id="e")))
+
+    assert (fault.code, fault.param, fault.event_id) == ("invalid_value", "input", "e")

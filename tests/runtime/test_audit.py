@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -15,7 +16,6 @@ from harness.peers import MemoryWirePeer
 from turnwire_server.adapters.clock import SystemClock
 from turnwire_server.adapters.engines.sim import SimEngine, SimSettings
 from turnwire_server.adapters.ledgers.memory import MemoryLedger
-from turnwire_server.adapters.metrics.prometheus import PrometheusMetrics
 from turnwire_server.adapters.renderers.chat_template import (
     ChatTemplateRenderer,
     ChatTemplateSettings,
@@ -213,13 +213,23 @@ async def run_turns(services, instructions=("Be brief.", "Be brief.", "Be brief.
         await services.close()
 
 
-def outcomes(services, metrics) -> dict[str, float]:
+class Audits:
+    """Implements what an audit needs of `ports.Metrics`."""
+
+    def __init__(self):
+        self.audits = Counter()
+
+    def turn_ended(self, facts):
+        pass
+
+    def audited(self, model, outcome):
+        assert model == "sim"
+        self.audits[outcome] += 1
+
+
+def outcomes(metrics) -> dict[str, int]:
     names = ("same", "mismatch", "exempt", "skipped", "failed")
-    read = metrics._registry.get_sample_value
-    found = {
-        name: read("turnwire_audits_total", {"model": "sim", "outcome": name}) for name in names
-    }
-    return {name: value for name, value in found.items() if value}
+    return {name: metrics.audits[name] for name in names if metrics.audits[name]}
 
 
 @pytest.mark.parametrize(
@@ -232,11 +242,11 @@ def outcomes(services, metrics) -> dict[str, float]:
     ],
 )
 async def test_turns_are_audited_and_counted(renderer, instructions, expected, caplog):
-    metrics = PrometheusMetrics()
+    metrics = Audits()
     services = audited_services(renderer, metrics)
     with caplog.at_level(logging.ERROR, logger="turnwire"):
         await run_turns(services, instructions)
-    assert outcomes(services, metrics) == expected
+    assert outcomes(metrics) == expected
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == expected.get("mismatch", 0)
     for line in lines:
@@ -246,10 +256,10 @@ async def test_turns_are_audited_and_counted(renderer, instructions, expected, c
 
 
 async def test_by_default_nothing_is_audited():
-    metrics = PrometheusMetrics()
+    metrics = Audits()
     services = audited_services(ForgetfulRenderer(), metrics, rate=0.0)
     await run_turns(services)
-    assert outcomes(services, metrics) == {}
+    assert outcomes(metrics) == {}
     assert RuntimeSettings().audit_rate == 0.0
 
 
@@ -269,31 +279,31 @@ async def consider(auditor, renderer, count=1):
 
 async def test_chance_decides_which_turns_are_audited(sim):
     draws = iter([0.2, 0.1999, 0.9, 0.0])
-    metrics, afterwork = PrometheusMetrics(), AfterWork()
+    metrics, afterwork = Audits(), AfterWork()
     auditor = Auditor(0.2, afterwork, metrics, chance=lambda: next(draws))
     await consider(auditor, sim, count=4)
     await afterwork.finish(5)
-    assert outcomes(None, metrics) == {"same": 2}
+    assert outcomes(metrics) == {"same": 2}
 
 
 async def test_more_audits_than_can_wait_are_skipped(sim):
-    metrics, afterwork = PrometheusMetrics(), AfterWork()
+    metrics, afterwork = Audits(), AfterWork()
     auditor = Auditor(1.0, afterwork, metrics)
     await consider(auditor, sim, count=11)
     await afterwork.finish(5)
-    assert outcomes(None, metrics) == {"same": 8, "skipped": 3}
+    assert outcomes(metrics) == {"same": 8, "skipped": 3}
     await consider(auditor, sim)
     await afterwork.finish(5)
-    assert outcomes(None, metrics)["same"] == 9
+    assert outcomes(metrics)["same"] == 9
 
 
 async def test_an_audit_that_breaks_is_counted_and_stops_nothing(sim, caplog):
     broken = copy.copy(sim)
     broken.cold = lambda: None
-    metrics, afterwork = PrometheusMetrics(), AfterWork()
+    metrics, afterwork = Audits(), AfterWork()
     await consider(Auditor(1.0, afterwork, metrics), broken)
     await afterwork.finish(5)
-    assert outcomes(None, metrics) == {"failed": 1}
+    assert outcomes(metrics) == {"failed": 1}
     assert "after work failed response_id=resp_0" in caplog.text
 
 

@@ -650,3 +650,8 @@ def test_a_trigger_comes_last_and_is_no_item():
 
 def test_messages_may_be_all_there_is_to_answer():
     assert accepted(before=[user("first")]).items == (user("first"),)
+
+
+def test_an_input_with_more_items_than_any_is_allowed_is_refused_before_they_are_read():
+    assert refused(*[user()] * 10_001) == ("invalid_value", "input")
+    assert len(accepted(*[user()] * 10_000).items) == 10_000

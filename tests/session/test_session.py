@@ -69,6 +69,7 @@ def test_creates_of_one_lane_run_one_after_the_other(driver):
 def test_the_17th_lane_waits_for_one_of_the_16(driver):
     driver.send(*(create(stream_id=f"lane{index}") for index in range(17)))
     assert len(driver.started) == len(driver.session.running) == 16
+    assert driver.session.queued == 1
     driver.finish(driver.started[3])
     assert driver.started[16].lane == "lane16"
 
@@ -156,8 +157,10 @@ def test_an_older_response_is_not_in_the_cache(driver):
     assert late.previous_response_id == first.response_id
 
 
-def test_an_empty_parent_id_is_no_parent(driver):
-    assert driver.run(create("")).previous_response_id is None
+def test_an_empty_parent_id_is_a_parent_that_nobody_has(driver):
+    turn = driver.run(create(""))
+    assert turn.previous_response_id == ""
+    assert turn.parent is None
 
 
 @pytest.mark.parametrize("lane", ["a", "b"])

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import aiohttp
@@ -16,7 +17,7 @@ import zstandard
 
 from harness.fake_services import FakeServices
 from harness.wire_servers import http_port
-from turnwire_server.transports.inflate import MAX_PARTS, DataError, inflate
+from turnwire_server.transports.inflate import MAX_PARTS, DataError, Encoding, inflate
 
 LIMIT = 100_000
 CREATE = json.dumps({"model": "m", "input": "삶 " * 1000}).encode()
@@ -114,70 +115,30 @@ async def test_a_large_body_is_refused_without_losing_the_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("encoding", "data"),
+    ("encoding", "encode"),
     [
-        ("gzip", b"not gzip"),
-        ("gzip", gzip.compress(CREATE)[:-20]),
-        ("deflate", b"\xff\xff"),
-        ("zstd", b"not zstd"),
-        ("zstd", CREATE),
-    ],
-    ids=["gzip", "cut gzip", "deflate", "zstd", "plain as zstd"],
-)
-async def test_a_body_that_is_not_what_it_says_is_400(encoding: str, data: bytes) -> None:
-    status, error = await post(data, encoding)
-    assert (status, error["code"], error["param"]) == (400, "invalid_value", "content-encoding")
-
-
-async def test_a_cut_zstd_body_is_400() -> None:
-    status, error = await post(zstandard.compress(CREATE)[:-20], "zstd")
-    assert status == 400
-    assert error["code"] in ("invalid_value", "invalid_json")
-
-
-@pytest.mark.parametrize("encoding", ["br", "gzip, zstd"])
-async def test_an_unknown_encoding_is_400(encoding: str) -> None:
-    status, error = await post(CREATE, encoding)
-    assert (status, error["code"], error["param"]) == (
-        400,
-        "unsupported_value",
-        "content-encoding",
-    )
-
-
-async def cut(data: bytes, encoding: str) -> str:
-    status, error = await post(data, encoding)
-    assert (status, error["code"], error["param"]) == (400, "invalid_value", "content-encoding")
-    return error["message"]
-
-
-@pytest.mark.parametrize(
-    ("encoding", "data"),
-    [
-        ("gzip", gzip.compress(CREATE)),
-        ("gzip", halves(CREATE)),
-        ("deflate", zlib.compress(CREATE)),
-        ("deflate", raw_deflate(CREATE)),
-        ("zstd", zstandard.ZstdCompressor(write_checksum=True).compress(CREATE)),
-        ("zstd", zstd_stream(CREATE)),
-        ("zstd", zstd_frames(CREATE)),
+        ("gzip", gzip.compress),
+        ("deflate", zlib.compress),
+        ("deflate", raw_deflate),
+        ("zstd", zstandard.ZstdCompressor(write_checksum=True).compress),
+        ("zstd", zstd_stream),
     ],
 )
+@pytest.mark.parametrize("before", [b"", CREATE])
 async def test_a_body_that_stops_too_soon_is_truncated_wherever_it_stops(
-    encoding: str, data: bytes
+    encoding: Encoding, encode: Callable[[bytes], bytes], before: bytes
 ) -> None:
-    limit, never = 10**6, lambda: False
-    assert inflate(encoding, data, limit, never) == CREATE
-    whole = {0}  # Nothing at all is an empty body.
-    if data in (halves(CREATE), zstd_frames(CREATE)):
-        first = gzip.compress if encoding == "gzip" else zstandard.compress
-        whole.add(len(first(CREATE[:100])))
-    for size in range(len(data)):
-        if size in whole:
-            continue
+    if before and encoding == "deflate":
+        before = b""  # It has no members.
+    first = encode(before) if before else b""
+    data = first + encode(CREATE)
+    assert inflate(encoding, data, LIMIT, lambda: False) == before + CREATE
+    for size in range(len(first) + 1, len(data)):
         with pytest.raises(DataError, match=f"truncated.*{encoding}"):
-            inflate(encoding, data[:size], limit, never)
-    assert "truncated" in await cut(data[:-1], encoding)
+            inflate(encoding, data[:size], LIMIT, lambda: False)
+    status, error = await post(data[:-1], encoding)
+    assert (status, error["code"], error["param"]) == (400, "invalid_value", "content-encoding")
+    assert "truncated" in error["message"]
 
 
 def test_zstd_frames_may_be_skippable_and_a_broken_checksum_is_noticed() -> None:
@@ -200,13 +161,15 @@ def test_zstd_frames_may_be_skippable_and_a_broken_checksum_is_noticed() -> None
         ("zstd", zstandard.compress(b""), "frames"),
         ("zstd", b"\x50\x2a\x4d\x18" + bytes(4), "frames"),
     ],
+    ids=["gzip", "zstd", "skippable"],
 )
-async def test_parts_without_content_are_bounded(encoding: str, part: bytes, word: str) -> None:
+async def test_parts_without_content_are_bounded(
+    encoding: Encoding, part: bytes, word: str
+) -> None:
     assert inflate(encoding, part * MAX_PARTS, LIMIT, lambda: False) == b""
     with pytest.raises(DataError, match=f"too many .*{word}"):
         inflate(encoding, part * (MAX_PARTS + 1), LIMIT, lambda: False)
-    services = FakeServices()
-    status, error = await post(part * 1_000_000, encoding, services)
+    status, error = await post(part * (MAX_PARTS + 1), encoding)
     assert (status, error["code"]) == (400, "invalid_value")
 
 
@@ -247,9 +210,8 @@ def test_members_cost_what_they_hold_and_not_what_is_behind_them(
 
 @pytest.mark.parametrize(("encoding", "encode"), [ENCODERS[0], ENCODERS[3], ENCODERS[5]])
 def test_decompression_stops_between_two_steps_when_nobody_waits(
-    encoding: str, encode: object
+    encoding: Encoding, encode: Callable[[bytes], bytes]
 ) -> None:
-    assert callable(encode)
     asked = 0
 
     def is_cancelled() -> bool:

@@ -223,6 +223,20 @@ async def test_a_protocol_error_closes_with_1002() -> None:
         writer.close()
 
 
+async def test_a_frame_without_a_mask_closes_with_1002_and_is_not_read() -> None:
+    services = FakeServices()
+    async with http_port(services) as port:
+        reader, writer = await handshake(port)
+        event = b'{"type":"response.processed"}'
+        writer.write(masked(event, opcode=1, final=True))
+        await services.until(lambda: len(services.connections[0].received) == 1)
+        writer.write(bytes((0x81, len(event))) + event)
+        async with asyncio.timeout(5):
+            assert await close_frame(reader) == (1002, "protocol error")
+        writer.close()
+    assert len(services.connections[0].received) == 1
+
+
 @pytest.mark.parametrize(
     ("ending", "code"),
     [

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from turnwire._request import CreateOptions, InputItem, RequestInput, RunOptions, ToolChoice
     from turnwire._response import FunctionCall, Response, Timing, TimingTokens, Usage
     from turnwire._session import Session
-    from turnwire._sync import SyncSession, SyncTurn, connect_sync
+    from turnwire._steer import Steer
+    from turnwire._sync import SyncSession, SyncSteer, SyncTurn, connect_sync
     from turnwire._tools import Tool, Tools, tool
     from turnwire._turn import Turn, TurnStats
     from turnwire._unary_client import UnaryClient
@@ -75,7 +76,9 @@ __all__ = [
     "ServerOverloaded",
     "Session",
     "SessionClosed",
+    "Steer",
     "SyncSession",
+    "SyncSteer",
     "SyncTurn",
     "Timeout",
     "Timing",
@@ -123,7 +126,9 @@ _HOMES = {
     "ServerOverloaded": "turnwire.errors",
     "Session": "turnwire._session",
     "SessionClosed": "turnwire.errors",
+    "Steer": "turnwire._steer",
     "SyncSession": "turnwire._sync",
+    "SyncSteer": "turnwire._sync",
     "SyncTurn": "turnwire._sync",
     "Timeout": "turnwire.errors",
     "Timing": "turnwire._response",

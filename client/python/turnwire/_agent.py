@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -17,7 +17,7 @@ from turnwire._request import (
     build_create,
     build_input,
 )
-from turnwire._response import FunctionCall, Response
+from turnwire._response import FunctionCall, Response, function_calls
 from turnwire._tools import Tool, Tools, as_tools, call_tool
 from turnwire._turn import TurnStats
 from turnwire.v1.client_event_pb2 import Input, ResponseCreate
@@ -52,7 +52,7 @@ class RunResult:
     response: Response
     """The last turn's response."""
     turns: Sequence[TurnStats]
-    """What each turn cost, in order."""
+    """What each turn cost, in order; of a rollout one, with all its rounds."""
     items: Sequence[Item]
     """What the run added to the conversation, in order: input, output, tools' outputs; as
     `turnwire.v1` messages, which may be the input of another create."""
@@ -74,6 +74,7 @@ async def run(
     tool_choice: ToolChoice | None,
     max_turns: int,
     history: Literal["session", "full"],
+    rollout: bool,
     previous_response_id: str | None,
     stream_id: str | None,
     on_event: EventCallback | None,
@@ -88,10 +89,22 @@ async def run(
         raise ValueError(f"history: {history!r} is neither 'session' nor 'full'")
     if history == "full" and previous_response_id is not None:
         raise ValueError("previous_response_id: a run with history='full' has no parent")
+    if history == "full" and rollout:
+        raise ValueError("rollout: a run with history='full' is made of many responses")
     own, create = _first_create(session, tools, tool_choice, history, options)
     by_name = {tool.name: tool for tool in own}
+
+    async def answer(calls: Sequence[FunctionCall]) -> list[Item]:
+        return await _answer(by_name, calls, on_tool_output, tool_timeout_s)
+
     new_input = build_input(input)
     items = _as_items(new_input)
+    if rollout:
+        create.input.CopyFrom(new_input)
+        create.rollout = True
+        if previous_response_id is not None:
+            create.previous_response_id = previous_response_id
+        return await _rollout(session, create, stream_id, on_event, answer, max_turns, items)
     turns: list[TurnStats] = []
     parent = previous_response_id
     while True:
@@ -102,17 +115,57 @@ async def run(
         parent = response.id
         items.extend(response.message.output)
         calls = response.function_calls
-        if response.status != "completed":
-            stopped: StopReason = "cancelled" if response.status == "cancelled" else "incomplete"
-            return RunResult(response, turns, items, stopped)
-        if not calls:
-            return RunResult(response, turns, items, "answered")
+        if response.status != "completed" or not calls:
+            return RunResult(response, turns, items, _stopped(response))
         if len(turns) == max_turns:
             return RunResult(response, turns, items, "max_turns")
-        outputs = await _answer(by_name, calls, on_tool_output, tool_timeout_s)
+        outputs = await answer(calls)
         items.extend(outputs)
         new_input = _whole_input(outputs)
         create.ClearField("tool_choice")
+
+
+async def _rollout(
+    session: Session,
+    create: ResponseCreate,
+    stream_id: str | None,
+    on_event: EventCallback | None,
+    answer: Callable[[Sequence[FunctionCall]], Awaitable[list[Item]]],
+    max_rounds: int,
+    items: list[Item],
+) -> RunResult:
+    """Run the loop inside one response."""
+    rounds = shown = 0
+    is_stopped = False
+    async with session._connection.start(create, stream_id, None) as turn:
+        async for event in turn:
+            if on_event is not None:
+                await _tell(on_event(event))
+            if event.arm != "response_done":
+                continue
+            rounds += 1
+            if rounds == max_rounds:
+                is_stopped = True
+                await turn.cancel()
+                continue
+            said = turn._state.round_items()
+            outputs = await answer(function_calls(said))
+            if turn.is_paused:  # else the server did not wait: the end is what follows
+                shown += len(said)
+                items += [*said, *outputs]
+                await turn.append(outputs)
+        response = await turn.response()
+    stats = turn.stats
+    assert stats is not None  # The response is the end of the turn.
+    items += response.message.output[shown:]
+    stopped: StopReason = "max_turns" if is_stopped else _stopped(response)
+    return RunResult(response, [stats], items, stopped)
+
+
+def _stopped(response: Response) -> StopReason:
+    if response.status == "completed":
+        return "answered"
+    return "cancelled" if response.status == "cancelled" else "incomplete"
 
 
 def _first_create(

@@ -9,10 +9,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from turnwire._event import Event
+from turnwire._rejections import rejection_from_body
+from turnwire._steer import STEER_ARMS, Steers, SteerState
 from turnwire._turn import Turn, TurnState
 from turnwire._wire import Arrival, Wire, WireSettings
 from turnwire.errors import ProtocolViolation, SessionClosed, Timeout, TurnwireError
-from turnwire.v1.client_event_pb2 import ClientEvent, ResponseCancel, ResponseCreate
+from turnwire.v1.client_event_pb2 import (
+    ClientEvent,
+    Input,
+    ResponseAppend,
+    ResponseCancel,
+    ResponseCreate,
+    ResponseSteer,
+)
 from turnwire.v1.server_event_pb2 import ServerEvent
 
 __all__ = ["Connection"]
@@ -53,6 +62,9 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._turns: dict[str, TurnState] = {}
         self._lanes: dict[str | None, _Lane] = {}
+        self._appends: dict[str, TurnState] = {}
+        """Append's `event_id` -> the turn that it answers."""
+        self._steers = Steers()
         self._error: TurnwireError | None = None
         self._is_closing = False
         self._paused_by: TurnState | None = None
@@ -79,8 +91,7 @@ class Connection:
         if self._is_closing:
             raise SessionClosed("the session was closed")
         if event_id is None:
-            self._created += 1
-            event_id = f"{self._event_prefix}_{self._created}"
+            event_id = self._new_event_id()
         elif event_id in self._turns:
             raise ValueError(f"event_id: {event_id!r} is a turn that runs")
         count = len(create.input.items.items) or int(create.input.WhichOneof("value") == "text")
@@ -93,7 +104,7 @@ class Connection:
         self._watch(lane)
         event = ClientEvent(event_id=event_id, stream_id=stream_id, response_create=create)
         self._outbox.put_nowait((event, state))
-        return Turn(state, self._cancel)
+        return Turn(state, self)
 
     async def close(self, *, finish: bool = False) -> None:
         """Close; `Session.close` has the contract."""
@@ -115,12 +126,40 @@ class Connection:
             await asyncio.gather(self._reader, self._writer, return_exceptions=True)
             await self._wire.abort()
 
-    # Private: ending turns.
+    # What turns ask for.
 
-    def _cancel(self, state: TurnState) -> None:
+    def append(self, state: TurnState, input: Input) -> None:
+        """Send outputs to a paused turn; `Turn.append` has the contract."""
+        event_id = self._new_event_id()
+        self._appends[event_id] = state
+        body = ResponseAppend(response_id=state.response_id or "", input=input)
+        event = ClientEvent(event_id=event_id, stream_id=state.stream_id, response_append=body)
+        self._lanes[state.stream_id].last_event = self._loop.time()
+        self._outbox.put_nowait((event, state))
+
+    def steer(self, state: TurnState, input: Input) -> SteerState:
+        """Send messages to a turn that runs; `Turn.steer` has the contract."""
+        if self._error is not None:
+            raise self._error
+        if not self._wire.persistent:
+            raise ValueError("steering needs gRPC or WebSocket")
+        steer = SteerState(state.response_id or "", input)
+        self._steers.add(steer)
+        body = ResponseSteer(previous_response_id=steer.target_id, input=input)
+        self._outbox.put_nowait((ClientEvent(response_steer=body), state))
+        return steer
+
+    def cancel(self, state: TurnState) -> None:
+        """Ask the server to end a turn; `Turn.cancel` has the contract."""
         if state.outcome is None and not state.cancel_asked:
             state.cancel_asked = True
             self._send_cancel(state)
+
+    # Private: ending turns.
+
+    def _new_event_id(self) -> str:
+        self._created += 1
+        return f"{self._event_prefix}_{self._created}"
 
     def _send_cancel(self, state: TurnState) -> None:
         if self._error is not None:
@@ -136,6 +175,8 @@ class Connection:
 
     def _forget(self, state: TurnState) -> None:
         del self._turns[state.event_id]
+        for event_id in [one for one, turn in self._appends.items() if turn is state]:
+            del self._appends[event_id]
         lane = self._lanes[state.stream_id]
         lane.turns.remove(state)
         if not lane.turns:
@@ -150,6 +191,7 @@ class Connection:
         for state in list(self._turns.values()):
             state.lose(error)
             self._forget(state)
+        self._steers.lose(error)
 
     async def _all_over(self) -> None:
         for state in list(self._turns.values()):
@@ -207,20 +249,56 @@ class Connection:
         arm = event.WhichOneof("event") if event is not None else None
         if event is None or arm is None:
             return None  # A type of a later version.
+        if arm == "error" and event.event_id in self._appends:
+            refused = self._appends.pop(event.event_id)
+            refused.refuse_append(rejection_from_body(event.error.status, event.error.error))
+            return None
+        if arm == "response_created":
+            self._start_successor(event)
         state = self._owner(event, arm, arrival.event_id)
         wrapped = Event(event, arm)
+        if arm in STEER_ARMS:
+            state = self._hear_steer(wrapped, state)
         if state is None:
             if self._on_notice is not None:
                 self._on_notice(wrapped)
             return None
         self._lanes[state.stream_id].last_event = self._loop.time()
         state.feed(wrapped, arrival.size)
+        if arm == "response_done" and state.response_id is not None:
+            self._steers.release(state.response_id)
         if state.is_over:
             self._forget(state)
         elif arm == "response_created" and state.cancel_asked:
             # The cancel may have missed it, having named a create that was queued.
             self._send_cancel(state)
         return state
+
+    def _start_successor(self, event: ServerEvent) -> None:
+        """Make the turn of a response that follows one that was steered, in front of its lane."""
+        response = event.response_created.response
+        if response.turnwire.HasField("event_id") or not response.previous_response_id:
+            return
+        stream_id = event.stream_id if event.HasField("stream_id") else None
+
+        def start(input_items: int) -> Turn:
+            event_id = self._new_event_id()
+            state = TurnState(event_id, stream_id, input_items, self._max_buffered_events)
+            self._turns[event_id] = state
+            lane = self._lanes.setdefault(stream_id, _Lane())
+            lane.turns.appendleft(state)
+            lane.last_event = self._loop.time()
+            self._watch(lane)
+            return Turn(state, self)
+
+        self._steers.succeed(response.previous_response_id, start)
+
+    def _hear_steer(self, event: Event, owner: TurnState | None) -> TurnState | None:
+        """Take what is said of a steer; return the turn whose sequence it is in."""
+        target_id = event.message.steer.previous_response_id  # type: ignore[attr-defined]  # By arm.
+        is_within = owner is not None and owner.response_id == target_id
+        self._steers.hear(event, is_paused=is_within and owner is not None and owner.is_paused)
+        return owner if is_within else None
 
     def _owner(self, event: ServerEvent, arm: str, event_id: str | None) -> TurnState | None:
         """Return the turn that an event is of; None when it is of the session."""
@@ -254,6 +332,8 @@ class Connection:
         waiting = next((state for state in lane.turns if state.outcome is None), None)
         if waiting is None:
             return
+        if waiting.waits_for_user:
+            lane.last_event = self._loop.time()
         if self._loop.time() >= lane.last_event + self._settings.silence_timeout_s:
             lane.last_event = self._loop.time()
             if self._paused_by is not waiting:

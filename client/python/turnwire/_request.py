@@ -129,6 +129,7 @@ def build_create(
     model: str | None,
     previous_response_id: str | None = None,
     generate: bool | None = None,
+    rollout: bool | None = None,
 ) -> ResponseCreate:
     """Return the create for Python arguments.
 
@@ -138,6 +139,7 @@ def build_create(
         model: The model when `options` names none.
         previous_response_id: The parent.
         generate: False for a warm-up.
+        rollout: True for a whole agent run in one response.
 
     Raises:
         ValueError: A value has no place in a create; says which member.
@@ -162,6 +164,8 @@ def build_create(
         create.previous_response_id = previous_response_id
     if generate is not None:
         create.generate = generate
+    if rollout is not None:
+        create.rollout = rollout
     return create
 
 

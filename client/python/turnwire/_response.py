@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from turnwire._json import JSONValue, plain
 from turnwire.v1 import response_pb2
 from turnwire.v1.item_pb2 import Item, ItemStatus
 
-__all__ = ["FunctionCall", "Response", "Timing", "TimingTokens", "Usage"]
+__all__ = ["FunctionCall", "Response", "Timing", "TimingTokens", "Usage", "function_calls"]
 
 _STATUS_PREFIX = "RESPONSE_STATUS_"
 
@@ -144,8 +145,7 @@ class Response:
     @property
     def function_calls(self) -> list[FunctionCall]:
         """The calls that need an output, in order; those cut short need none."""
-        calls = [_function_call(item) for item in self.message.output]
-        return [call for call in calls if call is not None]
+        return function_calls(self.message.output)
 
     @property
     def usage(self) -> Usage | None:
@@ -194,6 +194,12 @@ class Response:
 
     def __repr__(self) -> str:
         return f"<Response {self.id} {self.status}>"
+
+
+def function_calls(items: Iterable[Item]) -> list[FunctionCall]:
+    """Return the calls among `items` that need an output, in order."""
+    calls = [_function_call(item) for item in items]
+    return [call for call in calls if call is not None]
 
 
 def _function_call(item: Item) -> FunctionCall | None:

@@ -61,6 +61,7 @@ class Session:
         previous_response_id: str | None = None,
         stream_id: str | None = None,
         generate: bool | None = None,
+        rollout: bool | None = None,
         event_id: str | None = None,
         **options: Unpack[CreateOptions],
     ) -> Turn:
@@ -72,6 +73,9 @@ class Session:
             stream_id: The lane, 1 to 256 of `A-Z a-z 0-9 _ . -`; the default lane when not given.
                 On HTTP, lanes exist in this client only.
             generate: False for a warm-up (see `warm_up`).
+            rollout: True for a whole agent run in one response: where the model calls tools the
+                turn pauses, and goes on when `turn.append` brings their outputs. gRPC and
+                WebSocket only.
             event_id: Id of the create, made up when not given. The same id again within a session
                 is the same request for the server.
             options: The rest of the body, see `CreateOptions`.
@@ -86,6 +90,7 @@ class Session:
             model=self.model,
             previous_response_id=previous_response_id,
             generate=generate,
+            rollout=rollout,
         )
         return self._connection.start(create, stream_id, event_id)
 
@@ -97,6 +102,7 @@ class Session:
         tool_choice: ToolChoice | None = None,
         max_turns: int = 16,
         history: Literal["session", "full"] = "session",
+        rollout: bool = False,
         previous_response_id: str | None = None,
         stream_id: str | None = None,
         on_event: _agent.EventCallback | None = None,
@@ -119,6 +125,9 @@ class Session:
             max_turns: Bound on the turns; the calls of the last one are not run.
             history: `session` to continue by id, `full` to resend the whole conversation with
                 each turn (the stateless way, for comparison; `store` is false by default).
+            rollout: True to make the whole run one response, paused for each round of calls;
+                `max_turns` then bounds its rounds, and the result has one turn. gRPC and WebSocket
+                only; not with `full`.
             previous_response_id: A response to continue with the first turn; not with `full`.
             stream_id: The lane.
             on_event: Called with each event, in order; may be async. What it raises ends the run.
@@ -140,6 +149,7 @@ class Session:
             tool_choice=tool_choice,
             max_turns=max_turns,
             history=history,
+            rollout=rollout,
             previous_response_id=previous_response_id,
             stream_id=stream_id,
             on_event=on_event,

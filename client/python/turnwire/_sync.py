@@ -13,15 +13,16 @@ from typing import Literal, Self, TypeVar, Unpack
 from turnwire._agent import EventCallback, RunResult, ToolCallback
 from turnwire._connect import connect
 from turnwire._event import Event
-from turnwire._request import CreateOptions, RequestInput, RunOptions, ToolChoice
-from turnwire._response import Response
+from turnwire._request import CreateOptions, InputItem, RequestInput, RunOptions, ToolChoice
+from turnwire._response import FunctionCall, Response
 from turnwire._session import Session
+from turnwire._steer import Steer
 from turnwire._tools import Tools
 from turnwire._turn import Turn, TurnStats
 from turnwire._unary_values import ItemPage, ModelInfo
 from turnwire._wire import WireName
 
-__all__ = ["Portal", "SyncSession", "SyncTurn", "connect_sync"]
+__all__ = ["Portal", "SyncSession", "SyncSteer", "SyncTurn", "connect_sync"]
 
 ResultT = TypeVar("ResultT")
 
@@ -113,6 +114,28 @@ class SyncTurn:
         self._events.clear()
         return self._portal.call(self._turn.response())
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether it is a rollout that waits for outputs."""
+        return self._turn.is_paused
+
+    @property
+    def calls(self) -> list[FunctionCall]:
+        """The calls that a paused rollout waits for."""
+        return self._turn.calls
+
+    def paused(self) -> list[FunctionCall]:
+        """Wait until a rollout pauses; return its calls, none when the turn is over."""
+        return self._portal.call(self._turn.paused())
+
+    def append(self, input: Sequence[InputItem]) -> None:
+        """Answer the calls of a paused rollout; see `Turn.append`."""
+        self._portal.call(self._turn.append(input))
+
+    def steer(self, input: RequestInput) -> SyncSteer:
+        """Send user messages while the turn runs; see `Turn.steer`."""
+        return SyncSteer(self._portal.call(self._turn.steer(input)), self._portal)
+
     def cancel(self) -> None:
         """Ask the server to end the turn, and wait until it is over."""
         self._portal.call(self._turn.cancel())
@@ -130,6 +153,32 @@ class SyncTurn:
 
     def __repr__(self) -> str:
         return repr(self._turn)
+
+
+class SyncSteer:
+    """A steer that the server has taken, made by `SyncTurn.steer`: `Steer` without `await`."""
+
+    def __init__(self, steer: Steer, portal: Portal) -> None:
+        self._steer = steer
+        self._portal = portal
+
+    @property
+    def id(self) -> str:
+        """Id, `steer_…`."""
+        return self._steer.id
+
+    @property
+    def previous_response_id(self) -> str:
+        """The response that it steers."""
+        return self._steer.previous_response_id
+
+    def successor(self) -> SyncTurn | None:
+        """Wait for the turn that follows the steered one by itself; see `Steer.successor`."""
+        turn = self._portal.call(self._steer.successor())
+        return None if turn is None else SyncTurn(turn, self._portal)
+
+    def __repr__(self) -> str:
+        return repr(self._steer)
 
 
 class SyncSession:
@@ -150,6 +199,7 @@ class SyncSession:
         previous_response_id: str | None = None,
         stream_id: str | None = None,
         generate: bool | None = None,
+        rollout: bool | None = None,
         event_id: str | None = None,
         **options: Unpack[CreateOptions],
     ) -> SyncTurn:
@@ -161,6 +211,7 @@ class SyncSession:
                 previous_response_id=previous_response_id,
                 stream_id=stream_id,
                 generate=generate,
+                rollout=rollout,
                 event_id=event_id,
                 **options,
             )
@@ -175,6 +226,7 @@ class SyncSession:
         tool_choice: ToolChoice | None = None,
         max_turns: int = 16,
         history: Literal["session", "full"] = "session",
+        rollout: bool = False,
         previous_response_id: str | None = None,
         stream_id: str | None = None,
         on_event: EventCallback | None = None,
@@ -190,6 +242,7 @@ class SyncSession:
                 tool_choice=tool_choice,
                 max_turns=max_turns,
                 history=history,
+                rollout=rollout,
                 previous_response_id=previous_response_id,
                 stream_id=stream_id,
                 on_event=on_event,

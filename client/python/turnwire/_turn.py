@@ -6,19 +6,25 @@ import asyncio
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from turnwire._event import DELTA_ARMS, TERMINAL_ARMS, Event
 from turnwire._rejections import rejection_from_body
-from turnwire._response import Response, Timing
+from turnwire._request import InputItem, RequestInput, build_input
+from turnwire._response import FunctionCall, Response, Timing, function_calls
+from turnwire._steer import STEER_ARMS, Steer, SteerState
 from turnwire.errors import ProtocolViolation, ResponseRejected, TurnFailed, TurnwireError
 from turnwire.v1 import response_pb2
+from turnwire.v1.client_event_pb2 import Input
 from turnwire.v1.item_pb2 import Item
 
-__all__ = ["Turn", "TurnState", "TurnStats"]
+__all__ = ["Turn", "TurnHost", "TurnState", "TurnStats"]
+
+# Events of a paused turn that do not mean that it goes on.
+_WHILE_PAUSED = STEER_ARMS | {"keepalive", "response_in_progress"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +60,12 @@ class TurnStats:
     bytes_down: int
     """Payload bytes of the turn's events."""
     overhead_ms: float | None
-    """`total_s` without the engine's prefill and decode, in milliseconds: wire, server, client."""
+    """`total_s` without pauses and the engine's prefill and decode, in milliseconds: wire, server,
+    client."""
     timing: Timing | None
     """Where the time went inside the server."""
+    paused_s: float = 0.0
+    """Seconds of `total_s` that a rollout waited for this client, its tools for example."""
 
 
 class TurnState:
@@ -76,11 +85,20 @@ class TurnState:
         self.bytes_up = 0
         self.started = time.perf_counter()
         self.outcome: Response | TurnwireError | None = None
+        self.is_paused = False
+        """It is a rollout that said what it waits for and did not go on yet."""
+        self.is_appending = False
+        """Outputs are on their way."""
+        self.append_error: TurnwireError | None = None
+        """Why the last append was refused."""
         self._input_items = input_items
         self._max_events = max_events
         self._events: deque[Event] = deque()
         self._discard = False
         self._items: dict[int, Item] = {}
+        self._round_start = 0
+        self._paused_at = 0.0
+        self._paused_s = 0.0
         self._last_sequence_number = -1
         self._bytes_down = 0
         self._first_delta: float | None = None
@@ -105,6 +123,10 @@ class TurnState:
                 self.end(ProtocolViolation(f"sequence number {number} came twice or late"))
                 return
             self._last_sequence_number = number
+        if arm == "response_done":
+            self._pause()
+        elif self.is_paused and arm not in _WHILE_PAUSED:
+            self._go_on()
         if arm in DELTA_ARMS:
             if self._first_delta is None:
                 self._first_delta = time.perf_counter()
@@ -132,6 +154,28 @@ class TurnState:
         """End the turn for good: no more events will come."""
         self.is_over = True
         self.end(error)
+
+    @property
+    def waits_for_user(self) -> bool:
+        """Whether it is paused and nothing is on its way."""
+        return self.is_paused and not self.is_appending
+
+    def begin_append(self) -> None:
+        """Note that outputs are sent: the time is the server's again."""
+        self.append_error = None
+        self.is_appending = True
+        self._paused_s += time.perf_counter() - self._paused_at
+
+    def refuse_append(self, error: TurnwireError) -> None:
+        """Note that the server refused what was appended: the turn still waits."""
+        self.append_error = error
+        self.is_appending = False
+        self._paused_at = time.perf_counter()
+        self._changed()
+
+    def round_items(self) -> list[Item]:
+        """Return the items of the newest round of a rollout, in order."""
+        return [item for index, item in sorted(self._items.items()) if index >= self._round_start]
 
     def discard(self) -> None:
         """Drop what was not read and what will come; only the outcome matters from now on."""
@@ -209,6 +253,7 @@ class TurnState:
         usage = response.usage if response is not None else None
         tokens = timing.tokens if timing is not None else None
         total_s = self._ended - self.started
+        paused_s = self._paused_s + (self._ended - self._paused_at if self.waits_for_user else 0.0)
         engine_ms = timing.prefill_ms + timing.decode_ms if timing is not None else None
         return TurnStats(
             response_id=self.response_id,
@@ -223,11 +268,24 @@ class TurnState:
             tokens_output=usage.output_tokens if usage is not None else None,
             bytes_up=self.bytes_up,
             bytes_down=self._bytes_down,
-            overhead_ms=None if engine_ms is None else max(0.0, total_s * 1000 - engine_ms),
+            overhead_ms=None
+            if engine_ms is None
+            else max(0.0, (total_s - paused_s) * 1000 - engine_ms),
             timing=timing,
+            paused_s=paused_s,
         )
 
     # Private.
+
+    def _pause(self) -> None:
+        self.is_paused = True
+        self._paused_at = time.perf_counter()
+
+    def _go_on(self) -> None:
+        if self.waits_for_user:
+            self._paused_s += time.perf_counter() - self._paused_at
+        self.is_paused = self.is_appending = False
+        self._round_start = len(self._items)
 
     def _keep(self, event: Event) -> None:
         if not self._discard:
@@ -262,6 +320,19 @@ class TurnState:
         self.end(TurnFailed(response) if event.arm == "response_failed" else response)
 
 
+class TurnHost(Protocol):
+    """What a turn asks of its session."""
+
+    def cancel(self, state: TurnState) -> None:
+        """Ask the server to end the turn."""
+
+    def append(self, state: TurnState, input: Input) -> None:
+        """Send outputs to a paused turn."""
+
+    def steer(self, state: TurnState, input: Input) -> SteerState:
+        """Send user messages to a turn that runs."""
+
+
 class Turn:
     """One turn, made by `session.create`.
 
@@ -276,9 +347,9 @@ class Turn:
     refers to any more does not.
     """
 
-    def __init__(self, state: TurnState, cancel: Callable[[TurnState], None]) -> None:
+    def __init__(self, state: TurnState, host: TurnHost) -> None:
         self._state = state
-        self._cancel = cancel
+        self._host = host
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -328,6 +399,74 @@ class Turn:
         """Wait for the end and return the final response. Events that were not read are dropped."""
         return await self._state.result()
 
+    # Rollouts.
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it is a rollout that waits for outputs."""
+        return self._state.waits_for_user
+
+    @property
+    def calls(self) -> list[FunctionCall]:
+        """The calls that a paused rollout waits for, in order; none when it does not wait."""
+        return function_calls(self._state.round_items()) if self._state.waits_for_user else []
+
+    async def paused(self) -> list[FunctionCall]:
+        """Wait until a rollout pauses, and return the calls that it waits for.
+
+        Returns:
+            None of them when the turn is over; `response()` then has its end.
+        """
+        state = self._state
+        await state.until(lambda: state.waits_for_user)
+        return self.calls
+
+    async def append(self, input: Sequence[InputItem]) -> None:
+        """Answer the calls of a paused rollout, and wait until the server goes on with it.
+
+        Args:
+            input: An output for each call, and user messages if any.
+
+        Raises:
+            ValueError: The turn is not paused, or an item is none.
+            ResponseRejected: The server does not take it; the turn waits as before.
+            TurnwireError: The turn is over, and not well.
+        """
+        state = self._state
+        if not state.waits_for_user:
+            raise ValueError("the turn is not paused")
+        built = build_input(input)
+        state.begin_append()
+        self._host.append(state, built)
+        await state.until(lambda: not state.is_appending)
+        if state.append_error is not None:
+            raise state.append_error
+        if isinstance(state.outcome, TurnwireError):
+            raise state.outcome
+
+    # Steering.
+
+    async def steer(self, input: RequestInput) -> Steer:
+        """Send user messages while the turn runs, and wait until the server has taken them.
+
+        The turn ends with the item that the model is writing, and another turn follows by itself
+        that has the messages as its input: `await steer.successor()`.
+
+        Args:
+            input: Text, or user messages.
+
+        Raises:
+            ValueError: An item is none.
+            ResponseRejected: The server does not take it, for example `response_already_completed`
+                or `steering_not_supported`; the turn goes on.
+            TurnwireError: The turn ended without having begun, or the connection is over.
+        """
+        built = build_input(input)
+        await self.started()
+        state = self._host.steer(self._state, built)
+        await state.until(lambda: state.id is not None)
+        return Steer(state)
+
     async def cancel(self) -> None:
         """Ask the server to end the turn, and wait until it is over.
 
@@ -337,7 +476,7 @@ class Turn:
         received before stay readable.
         """
         if self._state.outcome is None:
-            self._cancel(self._state)
+            self._host.cancel(self._state)
             self._state.keep_all()
             await self._state.until(lambda: False)
 
@@ -352,7 +491,7 @@ class Turn:
     ) -> None:
         # Not waited for: the block may be left because its task is being cancelled.
         if self._state.outcome is None:
-            self._cancel(self._state)
+            self._host.cancel(self._state)
 
     def __del__(self) -> None:
         # The last reference may go on another thread, and after the loop.

@@ -52,9 +52,7 @@ def add_parser(commands: Any) -> None:
     action.add_argument("name", help=known)
     action.set_defaults(run=_pull)
     action = actions.add_parser("show", help="tell about a model")
-    action.add_argument(
-        "name", help=f"{known}; a configured model; a GGUF file; a folder"
-    )
+    action.add_argument("name", help=f"{known}; a configured model; a GGUF file; a folder")
     action.set_defaults(run=_show)
     action = actions.add_parser("path", help="print where models are kept, or one model's file")
     action.add_argument("name", nargs="?", help=known)

@@ -28,7 +28,12 @@ RULES: Final[tuple[Check, ...]] = (
         "A turn's first event is `response.created`.",
         STREAMING,
     ),
-    Check("order.created_once", "4.2", "A response is created once.", STREAMING),
+    Check(
+        "order.created_once",
+        "4.2",
+        "A create gives one response, which is created once.",
+        STREAMING,
+    ),
     Check(
         "order.in_progress",
         "4.1",

@@ -76,6 +76,7 @@ class StreamJudge:
         self._ended: set[object] = set()
         """Ids of responses that are over."""
         self._steered: Counter[object] = Counter()
+        self._is_stray = False
         self._answers_due = 0
         """Client events that may be answered by an error event of no lane."""
 
@@ -100,12 +101,13 @@ class StreamJudge:
 
     # What arrives.
 
-    def feed(self, event: Json) -> str | None:
+    def feed(self, event: Json) -> tuple[str | None, bool]:
         """Take the next event, an object with a string `type`.
 
         Returns:
-            The lane that it belongs to, whatever it says.
+            The lane that it belongs to, whatever it says, and whether it may be there at all.
         """
+        self._is_stray = False
         before = self._findings.violations
         kind = event["type"]
         lane = self._lane_of(event)
@@ -118,7 +120,7 @@ class StreamJudge:
         if self._findings.violations == before:
             for judge in self._event_judges:
                 judge(event)
-        return lane
+        return lane, not self._is_stray
 
     @property
     def is_idle(self) -> bool:
@@ -162,10 +164,11 @@ class StreamJudge:
                     return other
         if event["type"] == "response.created":
             likely = [other for other, creates in self._waiting.items() if creates]
-            if self._steered:
+            if self._steered.total():
                 return lane
         else:
-            likely = [*self._open, *(other for other, creates in self._waiting.items() if creates)]
+            likely = [other for other, creates in self._waiting.items() if creates]
+            likely = [*likely, *self._open] if event["type"] == "error" else [*self._open, *likely]
         return likely[0] if likely else lane
 
     # Private: events outside a response's own.
@@ -180,6 +183,7 @@ class StreamJudge:
         findings.require("error.unnumbered", not numbered, "it has a sequence_number", event)
         waiting = self._waiting.get(lane)
         is_due = bool(waiting) or self._answers_due > 0
+        self._is_stray = not is_due
         findings.require("error.unprovoked", is_due, "nothing was sent that it answers", event)
         if waiting:
             waiting.popleft()
@@ -211,6 +215,7 @@ class StreamJudge:
             if identifier in self._ended or not self._waiting.get(lane):
                 rule = "keepalive.after_created" if kind == "keepalive" else "order.terminal"
                 self._findings.require(rule, False, f"`{kind}` after the end of its turn", event)
+                self._is_stray = True
                 return
             if kind == "keepalive":
                 reason = "a keepalive before `response.created`"
@@ -236,7 +241,9 @@ class StreamJudge:
             findings.require("response.members", False, "`response` is not an object", event)
             shown = {}
         parent = shown.get("previous_response_id")
-        if not has_create and parent in self._steered:
+        is_asked = has_create or self._steered[parent] > 0
+        findings.require("order.created_once", is_asked, "nothing was sent that it answers", event)
+        if not has_create:
             self._steered[parent] = 0  # A successor needs no create.
         number = event.get("sequence_number")
         findings.require("sequence.numbers", number == 0, f"begins with {bounded(number)}", event)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import suppress
 from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qsl
 
-from turnwire.errors import ConnectionFailed, TurnwireError
+from turnwire.errors import ConnectionFailed, SessionClosed, TurnwireError
 from turnwire.openai import _answers
 from turnwire.openai._values import Answer, Exchange, PhaseTimeoutError, Stream, Timeouts
 
@@ -39,8 +40,6 @@ __all__ = [
     "raised",
     "sync_response",
 ]
-
-Run = Callable[[Coroutine[Any, Any, bytes]], bytes]
 
 
 def exchange_of(request: httpx.Request, body: bytes) -> Exchange:
@@ -161,6 +160,8 @@ def _sync_body(library: ModuleType) -> Callable[[httpx.Request, Stream, Any], ob
                 raise raised(error, self._request) from error
 
         def close(self) -> None:
-            self._run(self._stream.aclose())
+            # A stream may be dropped, and then closed, later than its client.
+            with suppress(SessionClosed):
+                self._run(self._stream.aclose())
 
     return SyncBody

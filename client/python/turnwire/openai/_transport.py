@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from turnwire._connect import connect
@@ -27,6 +28,8 @@ from turnwire.openai._pool import Identity, Opener, PoolSettings
 from turnwire.openai._values import Answer, Exchange, TransportStats
 
 __all__ = ["SyncTransport", "Transport"]
+
+ResultT = TypeVar("ResultT")
 
 # The bounds on an exchange are the HTTP client's own; a session must not have stricter ones.
 _NEVER_S = 10 * 86_400.0
@@ -142,23 +145,22 @@ class SyncTransport(httpx.BaseTransport):
         running = self._running
         if running is None:
             return TransportStats()
-        portal, bridge = running
 
         async def look() -> TransportStats:
-            return bridge.stats
+            return running[1].stats
 
-        return portal.call(look())
+        return self._call(look())
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Answer one request; raises the HTTP library's exceptions."""
         exchange = exchange_of(request, request.read())
         try:
-            portal, answer = self._handle(exchange)
+            answer = self._call(self._bridge().handle(exchange))
         except TurnwireError as error:
             raise raised(error, request) from error
         if answer is None and self._fallback is not None:
             return self._fallback.handle_request(request)
-        return sync_response(request, answer or not_served(exchange), portal.call)
+        return sync_response(request, answer or not_served(exchange), self._call)
 
     def close(self) -> None:
         """Close all sessions; what runs on them is cut."""
@@ -172,15 +174,21 @@ class SyncTransport(httpx.BaseTransport):
         if self._fallback is not None:
             self._fallback.close()
 
-    def _handle(self, exchange: Exchange) -> tuple[Portal, Answer | None]:
+    def _bridge(self) -> Bridge:
         with self._lock:
             if self._is_closed:
                 raise SessionClosed("the transport was closed")
             if self._running is None:
                 portal = Portal()
                 self._running = portal, portal.call(_make(self._settings, self._opener))
-            portal, bridge = self._running
-        return portal, portal.call(bridge.handle(exchange))
+            return self._running[1]
+
+    def _call(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
+        running = self._running
+        if running is None:
+            work.close()
+            raise SessionClosed("the transport was closed")
+        return running[0].call(work)
 
 
 async def _make(settings: PoolSettings, opener: Opener) -> Bridge:

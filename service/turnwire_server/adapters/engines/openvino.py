@@ -246,7 +246,9 @@ class OpenVinoEngine:
                 facts: dict[str, Any] = await ready
         except BaseException as error:
             self._ready = None
-            status = await child.stop(0)
+            # One that failed ends by itself, and its status is worth hearing.
+            is_ending = isinstance(error, EngineFailure)
+            status = await child.stop(settings.stop_timeout_s if is_ending else 0)
             if isinstance(error, TimeoutError):
                 raise EngineFailure(
                     f"{name} was not loaded within {settings.start_timeout_s:g} s."

@@ -20,7 +20,6 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 from turnwire_server.ports.metrics import AuditOutcome, Exposition, Levels, TurnFacts
 
@@ -55,9 +54,9 @@ class _Histogram:
     def buckets(self) -> list[tuple[str, float]]:
         """Return upper bounds and how many numbers are not above them."""
         shown, sum_so_far = [], 0
-        for bound, count in zip((*_BUCKETS, float("inf")), self.counts, strict=True):
+        for bound, count in zip((*map(str, _BUCKETS), "+Inf"), self.counts, strict=True):
             sum_so_far += count
-            shown.append((floatToGoString(bound), float(sum_so_far)))
+            shown.append((bound, float(sum_so_far)))
         return shown
 
 

@@ -38,6 +38,8 @@ class PersistentConnection(ABC):
         self._timeout_s = timeout_s
         self._arrived: dict[str | None, deque[Json]] = {}
         self._is_over = False
+        self.order: list[tuple[str | None, str]] = []
+        """Lanes and types of the events in the order of their arrival."""
 
     # What a scenario does.
 
@@ -87,10 +89,6 @@ class PersistentConnection(ABC):
             if event["type"] in kinds or event["type"] == "error":
                 return event
 
-    def seen(self, lane: str | None = None) -> list[Json]:
-        """Return a lane's events that arrived and were not received yet; they stay."""
-        return list(self._arrived.get(lane, ()))
-
     async def turn(self, create: Mapping[str, Any]) -> Turn:
         """Send a create and return what came of it."""
         await self.send(create)
@@ -132,8 +130,10 @@ class PersistentConnection(ABC):
     async def _leave(self) -> None: ...
 
     def _put(self, event: Json) -> None:
-        lane = self._judge.feed(event)
-        self._arrived.setdefault(lane, deque()).append(event)
+        lane, belongs = self._judge.feed(event)
+        if belongs:
+            self.order.append((lane, event["type"]))
+            self._arrived.setdefault(lane, deque()).append(event)
 
     def _lost(self, how: str) -> Lost:
         if not self._is_over:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from turnwire_server.conformance.checks import Failure, Json, bounded
+from turnwire_server.conformance.checks import Failure, Json, Skip, bounded
 from turnwire_server.conformance.stream import TERMINAL
 
 __all__ = ["Turn", "turn_of"]
@@ -59,15 +59,20 @@ class Turn:
 
     @property
     def input_tokens(self) -> int:
-        """`usage.input_tokens`; 0 when there is none."""
-        usage = (self.response or {}).get("usage")
-        return int(usage.get("input_tokens") or 0) if isinstance(usage, dict) else 0
+        """`usage.input_tokens`; the check is skipped when there is none."""
+        return self._used("input_tokens")
 
     @property
     def output_tokens(self) -> int:
-        """`usage.output_tokens`; 0 when there is none."""
+        """`usage.output_tokens`; the check is skipped when there is none."""
+        return self._used("output_tokens")
+
+    def _used(self, name: str) -> int:
         usage = (self.response or {}).get("usage")
-        return int(usage.get("output_tokens") or 0) if isinstance(usage, dict) else 0
+        value = usage.get(name) if isinstance(usage, dict) else None
+        if not isinstance(value, int):
+            raise Skip("the usage is missing, see terminal.usage")
+        return value
 
     @property
     def refused_status(self) -> object:
@@ -125,9 +130,12 @@ class Turn:
 
         Raises:
             Failure: It was not refused, or otherwise.
+            Skip: The refusal is malformed, which is for the rules to say.
         """
         if self.refusal is None:
             raise Failure("the create was accepted and must be refused", self.response)
+        if not isinstance(self.refused_status, int) or not isinstance(self._error.get("code"), str):
+            raise Skip("the refusal is malformed, see error.frame and error.body")
         if code is not None and self.code != code:
             raise Failure(f"the code is {bounded(self.code)} instead of {code}", self.refusal)
         if status is not None and self.refused_status != status:

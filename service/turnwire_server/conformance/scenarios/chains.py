@@ -128,9 +128,7 @@ async def _output(context: Context) -> None:
     first, call = await _call(context, exchange)
     output = {"type": "function_call_output", "call_id": call.get("call_id"), "output": "sunny"}
     second = await exchange.turn(
-        context.create(
-            [output], tools=[TOOL], previous_response_id=first.id, **_storing(context)
-        )
+        context.create([output], tools=[TOOL], previous_response_id=first.id, **_storing(context))
     )
     if second.finished().input_tokens <= first.input_tokens:
         raise Failure("the context of the call is not there", second.response)
