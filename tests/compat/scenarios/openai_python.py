@@ -11,7 +11,6 @@ import asyncio
 import inspect
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import openai
@@ -174,7 +173,8 @@ class Run:
         with self.sync_client() as client:
             sent: Any = QUESTION
             parent: Any = openai.NOT_GIVEN
-            for rounds in range(MAX_ROUNDS):
+            rounds = 0
+            while rounds < MAX_ROUNDS:
                 with client.responses.stream(
                     model=self.model, input=sent, tools=[WEATHER], previous_response_id=parent
                 ) as stream:
@@ -184,6 +184,7 @@ class Run:
                 parent, sent = response.id, outputs_for(response)
                 if not sent:
                     break
+                rounds += 1
             assert response.output_text
             assert rounds > 0 or not self.needs_tool, "no tool was called"
             return str(response.output_text)

@@ -25,7 +25,7 @@ from turnwire.openai._httpx import (
     sync_response,
 )
 from turnwire.openai._pool import Identity, Opener, PoolSettings
-from turnwire.openai._values import Answer, Exchange, TransportStats
+from turnwire.openai._values import TransportStats
 
 __all__ = ["SyncTransport", "Transport"]
 
