@@ -132,6 +132,15 @@ async def test_the_services_get_the_settings_of_the_configuration():
                 assert (await session.run("Hello.")).output_text
 
 
+async def test_a_model_may_be_one_that_is_not_steered():
+    for member, takes_steers in (({}, True), ({"steering": False}, False)):
+        config = load_config(
+            environment={}, options={"models": [{"engine": "sim", "name": "sim", **member}]}
+        )
+        (model,) = make_services(config).models.models
+        assert model.takes_steers is takes_steers
+
+
 async def test_readiness_follows_the_engines():
     config = sim_config()
     server = Server(config, make_services(config))

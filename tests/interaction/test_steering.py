@@ -423,8 +423,16 @@ async def test_only_so_many_steers_may_wait(connect: Connect) -> None:
 
 
 @requirement("steer.failed")
-async def test_a_warm_up_cannot_be_steered(connect: Connect) -> None:
-    peer, stack, hold, target = await held(connect, after_steps=0, generate=False)
+@pytest.mark.parametrize(
+    "create",
+    [
+        {"generate": False},
+        {"context_management": [{"type": "compaction", "compact_threshold": 100_000}]},
+    ],
+    ids=["warm-up", "automatic compaction"],
+)
+async def test_some_responses_cannot_be_steered(connect: Connect, create: dict[str, Any]) -> None:
+    peer, stack, hold, target = await held(connect, after_steps=0, **create)
     await steer(peer, target, "more")
     failed = await peer.until("response_steer_failed")
     assert public(failed)["error"]["code"] == "steering_not_supported"

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
-from turnwire.v1 import client_event_pb2, content_pb2, conversation_pb2, error_pb2, item_pb2
+from turnwire.v1 import client_event_pb2, conversation_pb2, error_pb2, item_pb2
 from turnwire_server.ports.clock import Clock
 from turnwire_server.ports.conversations import ConversationStore, StoredConversation
 from turnwire_server.runtime.paging import PageRequest, item_id, page_of
@@ -15,6 +15,7 @@ from turnwire_server.session.conversation import EMPTY, Conversation
 from turnwire_server.session.create_rules import check_metadata
 from turnwire_server.session.errors import Rejection, quoted
 from turnwire_server.session.item_rules import CheckedInput, ItemRules
+from turnwire_server.session.listed import listed_item
 from turnwire_server.session.prompt import Prompt
 from turnwire_server.session.sealed import Unseal, opened_compaction
 from turnwire_server.session.tool_rules import ToolCatalogue
@@ -198,9 +199,9 @@ class Conversations:
         if isinstance(record, Rejection):
             return record
         for encoded in record.items:
-            item = item_pb2.Item.FromString(encoded)
+            item = listed_item(item_pb2.Item.FromString(encoded))
             if item_id(item) == wanted_id:
-                return _shown(item)
+                return item
         return _unknown_item(wanted_id)
 
     async def delete_item(
@@ -296,28 +297,11 @@ def _listed(
         return page
     return conversation_pb2.ConversationItemList(
         object="list",
-        data=[_shown(item) for item in page.items],
+        data=page.items,
         first_id=page.first_id,
         last_id=page.last_id,
         has_more=page.has_more,
     )
-
-
-def _shown(item: item_pb2.Item) -> item_pb2.Item:
-    """Return an item as conversations show it: messages have parts and a status."""
-    if item.WhichOneof("item") != "message":
-        return item
-    message = item.message
-    if message.content.WhichOneof("value") == "text":
-        text = message.content.text
-        if message.role == "assistant":
-            part = content_pb2.ContentPart(output_text=content_pb2.OutputText(text=text))
-        else:
-            part = content_pb2.ContentPart(input_text=content_pb2.InputText(text=text))
-        message.content.parts.parts.append(part)
-    if not message.HasField("status"):
-        message.status = item_pb2.ITEM_STATUS_COMPLETED
-    return item
 
 
 def _unknown(conversation_id: str) -> Rejection:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from turnwire.v1 import error_pb2, item_pb2
 from turnwire_server.session.errors import Rejection, quoted
+from turnwire_server.session.listed import listed_item
 
 __all__ = ["Page", "PageRequest", "item_id", "page_of"]
 
@@ -57,7 +58,7 @@ def page_of(encoded: Sequence[bytes], asked: PageRequest) -> Page | Rejection:
     order = asked.order or "desc"
     if order not in ("asc", "desc"):
         return _invalid("order", "order must be 'asc' or 'desc'.")
-    items = [item_pb2.Item.FromString(one) for one in encoded]
+    items = [listed_item(item_pb2.Item.FromString(one)) for one in encoded]
     if order == "desc":
         items.reverse()
     start = 0

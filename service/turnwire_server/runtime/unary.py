@@ -26,6 +26,7 @@ from turnwire_server.runtime.screening import Screening
 from turnwire_server.runtime.services import Services
 from turnwire_server.runtime.spent import Spent
 from turnwire_server.session.errors import Rejection, quoted
+from turnwire_server.session.listed import listed_item
 from turnwire_server.session.responses import usage_of
 from turnwire_server.session.sealed import Compacted
 
@@ -132,7 +133,7 @@ class UnaryApi:
             id=result_id,
             object="response.compaction",
             output=[
-                item
+                listed_item(item)
                 for item in ready.checked.conversation.items()
                 if item.WhichOneof("item") == "message" and item.message.role == "user"
             ],

@@ -155,11 +155,10 @@ const scenarios = {
     async lanesOfTheSdkFork() {
       const ws = new ResponsesWS(client);
       ws.on('error', () => {});
-      await new Promise((resolve, reject) => {
-        if (ws.socket.readyState === 1) resolve();
-        ws.on('open', resolve);
-        ws.on('close', () => reject(new Error('closed')));
-      });
+      for await (const event of ws.stream()) {
+        assert.ok(event.type === 'connecting' || event.type === 'open', event.type);
+        if (event.type === 'open') break;
+      }
       const session = new ResponsesWebSocketSession(ws, {
         maxLanes: 8,
         maxBufferedEvents: 20_000,
