@@ -134,9 +134,7 @@ async def test_the_services_get_the_settings_of_the_configuration():
 
 async def test_a_model_may_be_one_that_is_not_steered():
     for member, takes_steers in (({}, True), ({"steering": False}, False)):
-        config = load_config(
-            environment={}, options={"models": [{"engine": "sim", "name": "sim", **member}]}
-        )
+        config = sim_config(models=[{"engine": "sim", **member}])
         (model,) = make_services(config).models.models
         assert model.takes_steers is takes_steers
 

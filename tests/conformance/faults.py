@@ -114,7 +114,7 @@ def _without_penalty(response: Json) -> None:
 
 def _without_strict(response: Json) -> None:
     for tool in response["tools"]:
-        del tool["strict"]
+        tool.pop("strict", None)
 
 
 def _later(response: Json) -> None:
@@ -145,11 +145,13 @@ def _reused_index(event: Json) -> None:
 
 
 def _one_message_id(event: Json) -> None:
-    items = [event.get("item"), *(event.get("response") or {}).get("output", [])]
+    items = [*(event.get("response") or {}).get("output", [])[:1]]
+    if event.get("output_index") == 0 and "item" in event:
+        items.append(event["item"])
     for item in items:
-        if item is not None and item["type"] == "message":
+        if item["type"] == "message":
             item["id"] = "msg_same"
-    if str(event.get("item_id", "")).startswith("msg_"):
+    if str(event.get("item_id", "")).startswith("msg_") and event["output_index"] == 0:
         event["item_id"] = "msg_same"
 
 
@@ -339,8 +341,9 @@ class _Chatty(Link):
     """An error event that answers nothing follows the end of a turn."""
 
     def server(self, event: Json) -> Iterable[Json]:
-        more = [error("server_error", event.get("stream_id"))]
-        return [event, *more] if event["type"] in _TERMINALS else [event]
+        if event["type"] in _TERMINALS and event.get("stream_id") == "fork":
+            return [event, error("server_error", "fork")]
+        return [event]
 
 
 def _after_end(event: Json) -> Iterable[Json]:
@@ -542,9 +545,7 @@ FAULTS: tuple[Fault, ...] = (
         "terminal.whole",
         "http",
         body=_body(
-            lambda method, path, status, body: (
-                body.get("status") == "completed" and method == "POST"
-            ),
+            lambda method, path, status, body: body.get("status") == "completed",
             lambda body: [_cut(item) for item in body["output"]] and None,
         ),
     ),
@@ -552,7 +553,7 @@ FAULTS: tuple[Fault, ...] = (
         "another reason",
         "sequence.incomplete",
         "sse",
-        put("response.incomplete", response__incomplete_details={"reason": "stop"}),
+        put("response.incomplete", response__incomplete_details={"reason": "max_messages"}),
     ),
     # Framing.
     Fault("[DONE] missing", "sse.done", "sse", framing="no_done"),
@@ -596,7 +597,7 @@ FAULTS: tuple[Fault, ...] = (
         "http",
         body=_body(_is_error, lambda body: body["error"].pop("message") and None),
     ),
-    Fault("JSON as text", "http.content_type", "sse", content_type=None),
+    Fault("JSON as text", "http.content_type", "http", content_type="text/plain"),
     Fault(
         "404 instead of 426",
         "http.get_426",

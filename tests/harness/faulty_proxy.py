@@ -105,6 +105,7 @@ async def faulty_proxy(server: RunningServer, fault: Fault) -> AsyncIterator[Pro
         session_pb2_grpc.add_SessionServiceServicer_to_server(
             _GrpcProxy(server, fault), grpc_server
         )
+        grpc_server.add_generic_rpc_handlers((_UnaryProxy(server),))
         port = grpc_server.add_insecure_port("127.0.0.1:0")
         try:
             await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -149,7 +150,7 @@ class _HttpProxy:
         if self._fault.body is not None and data:
             status, value = self._fault.body(request.method, request.path, status, json.loads(data))
             data = json.dumps(value).encode()
-        kind = self._fault.content_type or answer.content_type
+        kind = (status == 200 and self._fault.content_type) or answer.content_type
         return web.Response(status=status, body=data, content_type=kind)
 
     async def _stream(
@@ -237,12 +238,35 @@ def _sse(event: Json, framing: Framing) -> bytes:
     return f"{lines}\n".encode()
 
 
+class _UnaryProxy(grpc.GenericRpcHandler):
+    """Passes unary calls on as they are."""
+
+    def __init__(self, server: RunningServer) -> None:
+        self._target = server.grpc_target
+
+    def service(self, handler_call_details: Any) -> Any:
+        """Return the handler of a call, None when it is not unary."""
+        method = handler_call_details.method
+        if not method.startswith("/turnwire.v1.ResponsesService/"):
+            return None
+
+        async def call(request: bytes, context: Any) -> bytes:
+            async with grpc.aio.insecure_channel(self._target) as channel:
+                try:
+                    return bytes(await channel.unary_unary(method)(request))
+                except grpc.aio.AioRpcError as error:
+                    await context.abort(error.code(), error.details() or "")
+                    raise AssertionError("abort returned") from None
+
+        return grpc.unary_unary_rpc_method_handler(call)
+
+
 class _GrpcProxy(session_pb2_grpc.SessionServiceServicer):
     def __init__(self, server: RunningServer, fault: Fault) -> None:
         self._target = server.grpc_target
         self._fault = fault
 
-    async def Connect(self, requests: Any, context: Any) -> AsyncIterator[ServerFrame]:  # gRPC's name
+    async def Connect(self, requests: Any, context: Any) -> AsyncIterator[ServerFrame]:
         """Pass a session on with the fault in it."""
         link = self._fault.link()
         numbers = _Numbers(link)

@@ -33,6 +33,8 @@ class _Model:
     """Creates without an end so far, by lane."""
     running: dict[str | None, str] = field(default_factory=dict)
     """Response that is open, by lane."""
+    steered: set[str] = field(default_factory=set)
+    """Responses whose successor was not seen so far; it counts as waiting."""
 
 
 def _create(model: _Model, random_: random.Random, number: int) -> dict[str, Any]:
@@ -62,11 +64,26 @@ def _take(model: _Model, event: ServerEvent) -> None:
     lane, arm = lane_of(event), arm_of(event)
     if arm == "response_created":
         response = event.response_created.response
-        text, parent = model.sent[response.turnwire.event_id]
+        if response.turnwire.HasField("event_id"):
+            text, parent = model.sent[response.turnwire.event_id]
+            own = [text]
+        else:
+            parent, own = response.previous_response_id, []
+            model.steered.remove(parent)
         assert (parent or "") == response.previous_response_id
         assert parent is None or parent in model.chains, "continues what nobody completed"
-        model.chains[response.id] = [*model.chains.get(parent or "", []), text]
+        model.chains[response.id] = [*model.chains.get(parent or "", []), *own]
         model.running[lane] = response.id
+    elif arm == "response_steer_accepted":
+        target = event.response_steer_accepted.steer.previous_response_id
+        if target not in model.steered:
+            model.steered.add(target)
+            model.waiting[lane] += 1
+    elif arm == "response_steer_failed" and event.response_steer_failed.steer.id:
+        target = event.response_steer_failed.steer.previous_response_id
+        if target in model.steered:
+            model.steered.remove(target)
+            model.waiting[lane] -= 1
     if not ends_turn(event):
         return
     model.waiting[lane] -= 1

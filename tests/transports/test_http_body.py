@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import os
+import threading
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -227,11 +228,11 @@ async def test_a_client_that_hangs_up_stops_the_decompression_of_its_body(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     loop = asyncio.get_running_loop()
-    begun, stopped = asyncio.Event(), asyncio.Event()
+    begun, stopped, over = asyncio.Event(), asyncio.Event(), threading.Event()
 
     def endless(encoding: str, body: bytes, limit: int, is_cancelled: Any) -> None:
         loop.call_soon_threadsafe(begun.set)
-        while not is_cancelled():
+        while not (is_cancelled() or over.is_set()):
             pass
         loop.call_soon_threadsafe(stopped.set)
 
@@ -242,6 +243,9 @@ async def test_a_client_that_hangs_up_stops_the_decompression_of_its_body(
             b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: gzip\r\n"
             b"Content-Length: 1\r\n\r\nx"
         )
-        await begun.wait()
-        writer.close()
-        await stopped.wait()
+        try:
+            await begun.wait()
+            writer.close()
+            await stopped.wait()
+        finally:
+            over.set()

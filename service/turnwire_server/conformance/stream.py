@@ -76,6 +76,7 @@ class StreamJudge:
         self._ended: set[object] = set()
         """Ids of responses that are over."""
         self._steered: Counter[object] = Counter()
+        self._repeated = 0
         self._is_stray = False
         self._answers_due = 0
         """Client events that may be answered by an error event of no lane."""
@@ -94,6 +95,10 @@ class StreamJudge:
         if isinstance(lane, str):
             self._lanes.add(lane)
         self._waiting.setdefault(lane, deque()).append(event.get("rollout") is True)
+
+    def sent_again(self) -> None:
+        """Note that a create was repeated; whether it runs is for the scenario to judge."""
+        self._repeated += 1
 
     def sent_garbage(self) -> None:
         """Note that something was sent which only an error event can answer."""
@@ -136,7 +141,10 @@ class StreamJudge:
         lane = said if isinstance(said, str) and is_lane else None
         about_lane = event["type"] == "error" or event["type"].startswith("response.")
         if about_lane and (not is_lane or not self._expects(lane, event)):
-            real = self._likely_lane(lane, event)
+            if not is_lane and self._expects(None, event):
+                real = None
+            else:
+                real = self._likely_lane(lane, event)
             if not is_lane or real != lane:
                 wrong = "is missing" if "stream_id" not in event else f"is {bounded(said)}"
                 reason = f"`stream_id` {wrong} on an event of {_named(real)}"
@@ -241,7 +249,7 @@ class StreamJudge:
             findings.require("response.members", False, "`response` is not an object", event)
             shown = {}
         parent = shown.get("previous_response_id")
-        is_asked = has_create or self._steered[parent] > 0
+        is_asked = has_create or self._steered[parent] > 0 or self._repeated > 0
         findings.require("order.created_once", is_asked, "nothing was sent that it answers", event)
         if not has_create:
             self._steered[parent] = 0  # A successor needs no create.

@@ -106,8 +106,8 @@ async def run_suite(
 
     Args:
         settings: Which server, and how.
-        only: Ids of the checks to report; all when empty. Rules need the scenarios, so asking
-            for a rule runs them all.
+        only: Ids of the checks to report; all when empty. Of scenarios only those named are run;
+            when only rules are named, all are.
         on_result: Called with each result as it comes.
 
     Raises:
@@ -229,9 +229,7 @@ class _Run:
     async def _on_transport(self, transport: Transport, missing: str | None) -> list[Result]:
         scenarios = self._chosen(SCENARIOS, transport)
         rules = [rule for rule in self._chosen(RULES, transport) if self._reported(rule)]
-        if not rules or (
-            self._only and all(check.run for check in CHECKS if check.id in self._only)
-        ):
+        if any(check.id in self._only for check in SCENARIOS):
             scenarios = [check for check in scenarios if self._reported(check)]
         if missing is not None:
             checks = [check for check in (*scenarios, *rules) if self._reported(check)]

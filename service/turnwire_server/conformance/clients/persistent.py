@@ -54,6 +54,7 @@ class PersistentConnection(ABC):
 
     async def send_again(self, event: Mapping[str, Any]) -> None:
         """Send a client event for the second time: nothing may answer it."""
+        self._judge.sent_again()
         await self._write(dict(event))
 
     async def receive(self, lane: str | None = None) -> Json:

@@ -134,7 +134,8 @@ class Turn:
         """
         if self.refusal is None:
             raise Failure("the create was accepted and must be refused", self.response)
-        if not isinstance(self.refused_status, int) or not isinstance(self._error.get("code"), str):
+        known = isinstance(self.refused_status, int) and 400 <= self.refused_status <= 599
+        if not known or not isinstance(self._error.get("code"), str):
             raise Skip("the refusal is malformed, see error.frame and error.body")
         if code is not None and self.code != code:
             raise Failure(f"the code is {bounded(self.code)} instead of {code}", self.refusal)

@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from turnwire_server.conformance.checks import PERSISTENT, Collector, Failure, bounded
 from turnwire_server.conformance.clients.persistent import PersistentConnection
-from turnwire_server.conformance.clients.turn import Turn
 from turnwire_server.conformance.context import Context, hint
 from turnwire_server.conformance.stream import TERMINAL
 
@@ -124,24 +123,21 @@ async def _names(context: Context) -> None:
 )
 async def _limit(context: Context) -> None:
     connection = await _lanes(context)
-    for index in range(1, _LIMIT):
-        turn = await _cheap(context, connection, f"lane{index}")
+    names = [f"lane{index}" for index in range(1, _LIMIT)]
+    for name in names:
+        await connection.send(context.create(store=False, stream_id=name, generate=False))
+    for name in names:
+        turn = await connection.finish(name)
+        if turn.is_unsupported("generate"):
+            turn = await connection.turn(context.create(store=False, stream_id=name))
         if turn.refusal is not None:
-            raise Failure(f"lane {index + 1} of {_LIMIT} was refused", turn.refusal)
+            raise Failure(f"{name} of {_LIMIT} lanes was refused", turn.refusal)
     lane = f"lane{_LIMIT}"
     await connection.send(context.create(store=False, stream_id=lane))
     turn = await connection.finish(lane)
     turn.refused("websocket_stream_limit_reached")
     (await connection.turn(context.create(store=False, stream_id="lane1"))).finished()
     (await connection.turn(context.create(store=False))).finished()
-
-
-async def _cheap(context: Context, connection: PersistentConnection, lane: str) -> Turn:
-    create = context.create(store=False, stream_id=lane, generate=False)
-    turn = await connection.turn(create)
-    if turn.is_unsupported("generate"):
-        turn = await connection.turn(context.create(store=False, stream_id=lane))
-    return turn
 
 
 @SCENARIO(
