@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -25,7 +26,9 @@ from interaction.pauses import append, outputs_for, required, round_of
 from interaction.requirements import requirement
 from interaction.scripts import CUSTOM, SHELL, call_output, said, script, user
 from turnwire_server.adapters.engines.sim import SimSettings
+from turnwire_server.adapters.stores.memory import MemoryResponseStore, MemoryStoreSettings
 from turnwire_server.ports.screen import Verdict
+from turnwire_server.ports.store import StoredResponse
 from turnwire_server.runtime.settings import RuntimeSettings
 
 TIMING = ["turnwire.timing"]
@@ -398,6 +401,30 @@ async def test_a_rollout_that_waits_too_long_ends_incomplete(connect: Connect) -
         input=outputs_for(done), previous_response_id=response.id, metadata=said("late")
     )
     assert text_of(response_of(events)) == "late"
+
+
+@requirement("rollout.timeout")
+async def test_an_append_while_a_rollout_that_waited_too_long_is_kept_is_an_error(
+    connect: Connect,
+) -> None:
+    clock, may_keep = ManualClock(), asyncio.Event()
+
+    class SlowStore(MemoryResponseStore):
+        async def put(self, record: StoredResponse) -> None:
+            await may_keep.wait()
+            await super().put(record)
+
+    connect.parts.clock = clock
+    connect.parts.store = SlowStore(MemoryStoreSettings(), wall=clock.wall)
+    connect.parts.settings = RuntimeSettings(append_timeout_s=10, keepalive="off")
+    peer = await connect()
+    await peer.create(rollout(store=True))
+    done = (await round_of(peer))[-1]
+    await clock.run_for(11)
+    await append(peer, done)
+    assert code_of(await peer.receive()) == "response_not_found"
+    may_keep.set()
+    assert response_of(await peer.finish()).incomplete_details.reason == "append_timeout"
 
 
 @requirement("rollout.timeout")

@@ -327,6 +327,14 @@ def test_steers_wait_for_the_outputs_of_calls(driver):
     assert second.custom_tool_call_output.call_id == "c2"
 
 
+def test_a_steer_that_waits_is_announced_once(driver):
+    waiting(driver)
+    driver.take_events()
+    other = driver.begin(create(stream_id="b"))
+    end(driver, other)
+    assert driver.events == []
+
+
 def test_the_create_that_brings_the_outputs_takes_the_steers_first(driver):
     turn = waiting(driver)
     driver.take_events()

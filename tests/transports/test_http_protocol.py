@@ -11,7 +11,7 @@ import pytest
 
 from harness.fake_services import FakeServices
 from harness.wire_servers import http_port
-from turnwire_server.transports.reports import log_bug
+from turnwire_server.runtime.reports import log_bug
 
 SECRET = b"hunter2"
 HEAD = b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\n"

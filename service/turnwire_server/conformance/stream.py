@@ -170,6 +170,8 @@ class StreamJudge:
             for other, response in self._open.items():
                 if response.id == identifier:
                     return other
+        if lane is not None:
+            return lane  # It says so, and no other lane contradicts.
         if event["type"] == "response.created":
             likely = [other for other, creates in self._waiting.items() if creates]
             if self._steered.total():

@@ -6,6 +6,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 
+from turnwire_server.runtime.reports import log_bug
+
 __all__ = ["AfterWork"]
 
 _log = logging.getLogger("turnwire.runtime")
@@ -26,8 +28,8 @@ class AfterWork:
     async def _run(self, job: Callable[[], Coroutine[None, None, None]], response_id: str) -> None:
         try:
             await job()
-        except Exception:  # outermost frame of the job: nobody else could handle it
-            _log.exception("after work failed response_id=%s", response_id)
+        except Exception as bug:  # outermost frame of the job: nobody else could handle it
+            log_bug(_log, f"after work failed response_id={response_id}", bug)
 
     async def finish(self, grace_s: float) -> None:
         """Wait for the jobs, at most `grace_s` seconds; then cancel what is left."""

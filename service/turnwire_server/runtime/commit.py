@@ -10,6 +10,7 @@ from turnwire_server.ports.engine import FinishReason
 from turnwire_server.ports.ledger import UsageRecord
 from turnwire_server.ports.renderer import CountsReasoning, Rendered
 from turnwire_server.ports.store import StoredResponse
+from turnwire_server.runtime.reports import log_bug
 from turnwire_server.runtime.run import TurnRun, terminal_response
 from turnwire_server.runtime.validate import CheckedCreate
 from turnwire_server.session.cache import CachedResponse
@@ -38,8 +39,8 @@ async def commit(
     if run.assembler.response.status != response_pb2.RESPONSE_STATUS_FAILED:
         try:
             outcome = await _keep(run, checked, rendered, finish)
-        except Exception:  # whatever keeps it from being kept: its client must hear of it
-            _log.exception("commit failed %s", run.log_ids)
+        except Exception as bug:  # whatever keeps it from being kept: its client must hear of it
+            log_bug(_log, f"commit failed {run.log_ids}", bug)
             code = error_code(error_pb2.ERROR_REASON_SERVER_ERROR)
             events[-1] = run.assembler.fail_instead(code, _NOT_KEPT)
     run.stages.mark("commit")

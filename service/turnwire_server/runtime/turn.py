@@ -22,6 +22,7 @@ from turnwire_server.ports.screen import ScreenFailure
 from turnwire_server.runtime.commit import close_record, commit, usage
 from turnwire_server.runtime.compaction import compact, plan_compaction
 from turnwire_server.runtime.prepare import prepare
+from turnwire_server.runtime.reports import log_bug
 from turnwire_server.runtime.requests import begin_generation, begin_screening, hear_verdict
 from turnwire_server.runtime.resolve import resolve_parent
 from turnwire_server.runtime.rollout import next_round
@@ -43,11 +44,11 @@ async def run_turn(run: TurnRun) -> None:
     except ScreenFailure as failure:
         _log.error("screen failed error=%s %s", failure, run.log_ids)
         await _end_broken(run)
-    except EngineFailure:
-        _log.exception("engine failed %s", run.log_ids)
+    except EngineFailure as failure:
+        _log.error("engine failed error=%s %s", failure, run.log_ids)
         await _end_broken(run)
-    except Exception:  # outermost frame of the turn: the client must get its terminal event
-        _log.exception("turn failed %s", run.log_ids)
+    except Exception as bug:  # outermost frame of the turn: the client must get its terminal event
+        log_bug(_log, f"turn failed {run.log_ids}", bug)
         await _end_broken(run)
 
 

@@ -20,6 +20,7 @@ from turnwire.v1.error_pb2 import (
     ERROR_REASON_WEBSOCKET_CONNECTION_LIMIT_REACHED,
 )
 from turnwire_server.runtime.connection import Connection
+from turnwire_server.runtime.reports import log_bug
 from turnwire_server.runtime.services import Services
 from turnwire_server.runtime.unary import UnaryApi
 from turnwire_server.session.errors import Rejection
@@ -156,8 +157,8 @@ class SessionServicer:
         except message.DecodeError:
             connection.disconnect()
             return undecodable(ClientEvent)
-        except Exception:  # The outermost frame of the reader: a bug must not hang the call.
-            logger.exception("reader failed")
+        except Exception as bug:  # The outermost frame of the reader: a bug must not hang the call.
+            log_bug(logger, "reader failed", bug)
             connection.disconnect()
             return _INTERNAL
         else:

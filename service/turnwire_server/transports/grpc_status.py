@@ -19,6 +19,7 @@ from turnwire.v1.error_pb2 import (
     ErrorReason,
 )
 from turnwire_server.codec.status import grpc_status
+from turnwire_server.runtime.reports import log_bug
 from turnwire_server.session.errors import Rejection
 
 __all__ = ["DOMAIN", "Context", "abort", "broken_json", "decode_or_abort", "guarded"]
@@ -119,9 +120,9 @@ def guarded(
         except grpc.aio.BaseError:
             # An abort, or a call that is over already: not a bug.
             raise
-        except Exception:  # The outermost frame: everything that is a bug ends here.
+        except Exception as bug:  # The outermost frame: everything that is a bug ends here.
             request_id = f"req_{uuid.uuid4().hex}"
-            logger.exception("call failed request_id=%s", request_id)
+            log_bug(logger, f"call failed request_id={request_id}", bug)
             await abort(
                 context,
                 Rejection(

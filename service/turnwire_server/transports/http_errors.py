@@ -20,8 +20,8 @@ from turnwire.v1.error_pb2 import (
     ERROR_REASON_SERVER_ERROR,
     ErrorBody,
 )
+from turnwire_server.runtime.reports import log_bug
 from turnwire_server.session.errors import Rejection, http_status
-from turnwire_server.transports.reports import log_bug
 
 __all__ = [
     "BODY_IS_BROKEN",

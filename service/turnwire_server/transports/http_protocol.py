@@ -16,6 +16,7 @@ from aiohttp.http import RawRequestMessage
 from aiohttp.streams import StreamReader
 
 from turnwire.v1.error_pb2 import ERROR_REASON_INVALID_VALUE, ERROR_REASON_MESSAGE_TOO_LARGE
+from turnwire_server.runtime.reports import log_bug
 from turnwire_server.session.errors import Rejection
 from turnwire_server.transports.http_errors import (
     BODY_IS_BROKEN,
@@ -24,7 +25,6 @@ from turnwire_server.transports.http_errors import (
     exception_answer,
     name,
 )
-from turnwire_server.transports.reports import log_bug
 from turnwire_server.transports.websocket_mask import FrameParser, MaskGuard
 
 __all__ = ["WebRunner"]

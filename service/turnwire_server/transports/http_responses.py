@@ -22,6 +22,7 @@ from turnwire.v1.responses_service_pb2 import ListInputItemsRequest
 from turnwire_server.codec.faults import Fault
 from turnwire_server.codec.requests import decode_compact, decode_create
 from turnwire_server.codec.sse import SSE_DONE, sse_comment, sse_event
+from turnwire_server.runtime.reports import log_bug
 from turnwire_server.runtime.services import Services
 from turnwire_server.runtime.unary import UnaryApi
 from turnwire_server.session.errors import Rejection
@@ -34,7 +35,6 @@ from turnwire_server.transports.encoding import (
 )
 from turnwire_server.transports.http_body import BODIES
 from turnwire_server.transports.http_errors import REQUEST_ID, RefusedError, error_answer
-from turnwire_server.transports.reports import log_bug
 from turnwire_server.transports.turns import (
     TerminalSink,
     error_of,

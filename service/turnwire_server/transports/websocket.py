@@ -14,11 +14,11 @@ from turnwire.v1.error_pb2 import ERROR_REASON_INVALID_VALUE
 from turnwire_server.codec.faults import Fault
 from turnwire_server.codec.requests import decode_client_event
 from turnwire_server.runtime.connection import Connection, Ending, KeepaliveMode
+from turnwire_server.runtime.reports import log_bug
 from turnwire_server.runtime.services import Services
 from turnwire_server.session.errors import Rejection
 from turnwire_server.transports.encoding import refused_create, rejection_of
 from turnwire_server.transports.http_errors import RefusedError
-from turnwire_server.transports.reports import log_bug
 from turnwire_server.transports.turns import overload
 from turnwire_server.transports.websocket_socket import FAULTS, Close, Socket, TextSink
 
