@@ -28,10 +28,14 @@ _OF_EXCHANGES = ("sequence.", "input.", "store.", "compact.", "tokens.", "respon
 
 
 def _only(fault: Fault) -> set[str]:
-    chosen = {check.id for check in CHECKS} - _SLOW
-    if fault.transport in ("websocket", "grpc"):
-        chosen = {name for name in chosen if not name.startswith(_OF_EXCHANGES)}
-    return chosen | {fault.caught_by}
+    is_session = fault.transport in ("websocket", "grpc")
+    left_out = {
+        check.id
+        for check in CHECKS
+        if check.id in _SLOW
+        or (is_session and check.run is not None and check.id.startswith(_OF_EXCHANGES))
+    }
+    return {check.id for check in CHECKS} - left_out | {fault.caught_by}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -1,4 +1,4 @@
-"""The unbroken server passes, on every transport and in both profiles; the rest is the suite's own."""
+"""The unbroken server passes on every transport, in both profiles; the rest is its own."""
 
 from __future__ import annotations
 

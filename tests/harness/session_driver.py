@@ -5,7 +5,13 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from turnwire.v1.client_event_pb2 import ClientEvent, Input, ResponseCreate
+from turnwire.v1.client_event_pb2 import (
+    ClientEvent,
+    Input,
+    ResponseCreate,
+    ResponseInject,
+    ResponseSteer,
+)
 from turnwire.v1.content_pb2 import Content, ContentPart, ContentPartList, InputText, OutputText
 from turnwire.v1.error_pb2 import ERROR_REASON_INVALID_TYPE
 from turnwire.v1.item_pb2 import (
@@ -164,15 +170,22 @@ class SessionDriver:
 
     def refuse(
         self,
-        create: ResponseCreate | None,
+        body: ResponseCreate | ResponseSteer | ResponseInject | None,
         *,
         stream_id: str | None = None,
         event_id: str | None = None,
         rejection: Rejection = BAD_SHAPE,
     ) -> None:
         """Let the session take an event that could not be decoded."""
+        event = None
+        if isinstance(body, ResponseCreate):
+            event = ClientEvent(response_create=body)
+        elif isinstance(body, ResponseSteer):
+            event = ClientEvent(response_steer=body)
+        elif body is not None:
+            event = ClientEvent(response_inject=body)
         self.session.refuse(
-            rejection, create=create, stream_id=stream_id, event_id=event_id, size=10, now=0.0
+            rejection, event=event, stream_id=stream_id, event_id=event_id, size=10, now=0.0
         )
         self.pull()
 

@@ -204,6 +204,15 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
         "events.inject": _persistent(
             "api", "An inject is answered by its own failure, never by an error event."
         ),
+        "events.malformed": _persistent(
+            "api", "A malformed steer or inject is answered by its own failure too, in sequence."
+        ),
+        "events.malformed_json": Requirement(
+            "turnwire",
+            "A steer that only a lenient parser reads is known for one.",
+            ("websocket",),
+            "Elsewhere an event is a message.",
+        ),
         "events.append": _persistent("turnwire", "An append that nothing waits for is an error."),
         "events.processed": _persistent("case", "`response.processed` is never answered."),
         "session.start": _persistent("turnwire", "A session is started first or not at all."),

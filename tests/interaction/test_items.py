@@ -40,7 +40,7 @@ _LOCAL_CALL = {
     "status": "completed",
     "action": {"type": "exec", "command": ["pwd"], "env": {}},
 }
-_LOCAL_OUTPUT = {"type": "local_shell_call_output", "id": "c1", "output": "/home/me"}
+_LOCAL_OUTPUT = {"type": "local_shell_call_output", "id": "c1", "output": "a listing"}
 _PATCH_CALL = {
     "type": "apply_patch_call",
     "call_id": "c3",
@@ -49,7 +49,7 @@ _PATCH_CALL = {
 }
 _PATCH_OUTPUT = {"type": "apply_patch_call_output", "call_id": "c3", "status": "completed"}
 _PAIRS = {
-    "local_shell_call": (_LOCAL_CALL, _LOCAL_OUTPUT, "/home/me"),
+    "local_shell_call": (_LOCAL_CALL, _LOCAL_OUTPUT, "a listing"),
     "shell_call": (_SHELL_CALL, _SHELL_OUTPUT, "a.txt\nexit code: 0"),
     "apply_patch_call": (_PATCH_CALL, _PATCH_OUTPUT, "completed"),
 }

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import orjson
 import pytest
 
+from harness.peers import WebSocketPeer
 from harness.reading import arm_of, code_of, failure_of, public, response_of, status_of
 from interaction.conftest import Connect
 from interaction.requirements import requirement
@@ -39,6 +43,69 @@ async def test_an_inject_fails_with_response_not_found_and_its_input(connect: Co
     assert shown["input"] == [output]
     stack.engine.release(hold)
     assert response_of(await peer.finish()).id == response_id
+
+
+_MALFORMED: dict[str, tuple[dict[str, Any], str]] = {
+    "role": ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role"),
+    "number": ({"input": 7}, "input"),
+    "no role": ({"input": [{"content": "x"}]}, "input[0].role"),
+    "part": (
+        {"input": [{"role": "user", "content": [{"type": "input_video"}]}]},
+        "input[0].content[0].type",
+    ),
+    "lane": ({"input": "x", "stream_id": ""}, "stream_id"),
+    "lane's type": ({"input": "x", "stream_id": 7}, "stream_id"),
+}
+_SAYS_IT = {"lane": {"grpc", "memory"}}
+"""What a message can say; the rest is JSON's."""
+
+
+@requirement("events.malformed")
+@pytest.mark.parametrize("kind", ["steer", "inject"])
+@pytest.mark.parametrize("name", _MALFORMED)
+async def test_a_malformed_steer_or_inject_fails_by_itself_in_its_targets_sequence(
+    connect: Connect, kind: str, name: str
+) -> None:
+    members, param = _MALFORMED[name]
+    peer = await connect()
+    if peer.wire not in {"websocket", *_SAYS_IT.get(name, ())}:
+        members, param = {"input": "x", "stream_id": "a b"}, "stream_id"
+    stack = await connect.start()
+    hold = stack.engine.hold("talk")
+    await peer.create(input="talk", stream_id="a")
+    target = await stack.engine.held(hold)
+    id_member = "previous_response_id" if kind == "steer" else "response_id"
+    event = {"type": f"response.{kind}", id_member: target, **members}
+    if isinstance(peer, WebSocketPeer):
+        await peer.send_raw(orjson.dumps(event))
+    else:
+        await peer.send(event)
+    failed = await peer.until(f"response_{kind}_failed", "a")
+    shown = public(failed)
+    assert (shown["error"]["code"], shown["error"]["param"]) == ("invalid_input", param)
+    assert (shown["steer"] if kind == "steer" else shown)[id_member] == target
+    assert failed.sequence_number > 0
+    stack.engine.release(hold)
+    response = response_of(await peer.finish("a"))
+    assert (response.id, status_of(response)) == (target, "completed")
+
+
+@requirement("events.malformed_json")
+async def test_a_steer_that_is_no_json_fails_by_itself_and_keeps_its_target(
+    connect: Connect,
+) -> None:
+    peer = await connect()
+    assert isinstance(peer, WebSocketPeer)
+    stack = await connect.start()
+    hold = stack.engine.hold("talk")
+    await peer.create(input="talk")
+    target = await stack.engine.held(hold)
+    text = f'{{"type":"response.steer","previous_response_id":"{target}","input":"\\ud83d"}}'
+    await peer.send_raw(text.encode())
+    failed = await peer.until("response_steer_failed")
+    assert failed.response_steer_failed.error.code == "invalid_input"
+    stack.engine.release(hold)
+    assert status_of(response_of(await peer.finish())) == "completed"
 
 
 @requirement("events.append")

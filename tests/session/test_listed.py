@@ -48,3 +48,10 @@ def test_an_item_without_a_status_is_completed(value):
 def test_what_is_whole_is_listed_as_it_is(value):
     item = parse(item_pb2.Item, value)
     assert listed_item(item) is item
+
+
+def test_a_status_that_is_there_stays_when_text_becomes_a_part():
+    given = {"type": "message", "id": "m", "role": "user", "status": "incomplete", "content": "hi"}
+    message = listed(given)
+    assert message["status"] == "incomplete"
+    assert len(message["content"]) == 1

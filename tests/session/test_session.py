@@ -88,9 +88,7 @@ def test_a_bad_lane_is_refused_without_the_lane(driver):
     [
         cancel(stream_id="b/d"),
         ClientEvent(stream_id="b/d"),
-        ClientEvent(stream_id="b/d", response_inject=ResponseInject(response_id="r")),
         ClientEvent(stream_id="b/d", response_append=ResponseAppend(response_id="r")),
-        ClientEvent(stream_id="b/d", response_steer=ResponseSteer()),
         ClientEvent(stream_id="b/d", turnwire_session_start=TurnwireSessionStart()),
     ],
     ids=lambda event: event.WhichOneof("event") or "nothing",
@@ -288,6 +286,37 @@ def test_another_event_that_the_edge_refused_is_answered_at_once(driver):
     driver.refuse(None, stream_id="a", event_id="e1")
     driver.refuse(None, stream_id="not a lane", event_id="e2")
     assert driver.take_errors() == [("invalid_type", "a", "e1"), ("invalid_type", None, "e2")]
+
+
+@pytest.mark.parametrize("fault", ["lane", "event_id", "shape"])
+def test_a_malformed_steer_or_inject_is_answered_by_its_own_failure(driver, fault):
+    turn = driver.begin(create(stream_id="a"))
+    steer = ResponseSteer(previous_response_id=turn.response_id)
+    inject = ResponseInject(response_id=turn.response_id)
+    if fault == "shape":
+        driver.refuse(steer, stream_id="b")
+        driver.refuse(inject, stream_id="b")
+    else:
+        named = {"stream_id": ""} if fault == "lane" else {"event_id": "x" * 257}
+        driver.send(ClientEvent(**named, response_steer=steer))
+        driver.send(ClientEvent(**named, response_inject=inject))
+    steered, injected = driver.take_events()
+    failed = steered.response_steer_failed
+    assert (failed.steer.previous_response_id, failed.error.code) == ("resp_2", "invalid_input")
+    assert not failed.steer.HasField("id")
+    failed = injected.response_inject_failed
+    assert (failed.response_id, failed.error.code) == ("resp_2", "invalid_input")
+    param = {"lane": "stream_id", "event_id": "event_id", "shape": "input[0].content"}[fault]
+    assert failed.error.param == param
+    assert [event.stream_id for event in (steered, injected)] == ["a", "a"]
+
+
+def test_a_malformed_steer_or_inject_of_nothing_has_no_lane_but_its_own(driver):
+    driver.refuse(ResponseSteer(previous_response_id="resp_9"), stream_id="a")
+    driver.refuse(ResponseInject(), stream_id="a")
+    steered, injected = driver.take_events()
+    assert not steered.HasField("stream_id")
+    assert injected.stream_id == "a"
 
 
 def test_a_refused_create_whose_lane_is_lost_is_answered_at_once(driver):

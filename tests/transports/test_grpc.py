@@ -425,6 +425,6 @@ async def test_a_field_of_json_text_that_is_none_is_one_refused_event_and_the_st
         events = [event for frame in await frames(call) for event in frame.events]
     (refused,) = services.connections[0].rejected
     assert refused["rejection"].param == "tools[0].parameters"
-    assert refused["create"].previous_response_id == "resp_1"
+    assert refused["event"].response_create.previous_response_id == "resp_1"
     assert (events[0].stream_id, events[0].event_id) == ("a", "e")
     assert len(services.connections[0].received) == 1

@@ -170,9 +170,9 @@ async def test_a_malformed_create_is_rejected_as_a_create_of_its_parent() -> Non
         await socket.send_json({"type": "response.cancel", "response_id": 7})
         await socket.receive_str()
     first, second = services.connections[0].rejected
-    assert first["create"].previous_response_id == "resp_1"
+    assert first["event"].response_create.previous_response_id == "resp_1"
     assert first["size"] > 50
-    assert second["create"] is None
+    assert second["event"] is None
 
 
 @pytest.mark.parametrize("kind", ["send_str", "send_bytes"])

@@ -38,6 +38,8 @@ __all__ = [
     "decode_conversation_items",
     "decode_conversation_update",
     "decode_create",
+    "salvaged",
+    "text_of",
 ]
 
 AnyMessage = TypeVar("AnyMessage", bound=Message)
@@ -79,7 +81,7 @@ class RequestDecoder:
         value = _load(data)
         if isinstance(value, Fault):
             return value
-        event_id, stream_id = _text_of(value, "event_id"), _text_of(value, "stream_id")
+        event_id, stream_id = text_of(value, "event_id"), text_of(value, "stream_id")
         public_type = value.get("type")
         if not isinstance(public_type, str):
             return _no_type(public_type, event_id, stream_id)
@@ -194,7 +196,8 @@ def _load(data: bytes | str) -> dict[str, Any] | Fault:
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        event_id, stream_id = _salvage(data)
+        value = salvaged(data)
+        event_id, stream_id = text_of(value, "event_id"), text_of(value, "stream_id")
         return Fault("invalid_json", _problem_of(error), None, event_id, stream_id)
     if not isinstance(value, dict):
         got = kind_of_json(value)
@@ -216,23 +219,24 @@ def _problem_of(error: orjson.JSONDecodeError) -> str:
     return f"{where}."
 
 
-def _salvage(data: bytes | str) -> tuple[str | None, str | None]:
-    """Return the event's id and lane from what only a lenient parser reads.
+def salvaged(data: bytes | str) -> dict[str, Any]:
+    """Return the object that even a lenient parser reads, an empty one when there is none.
 
     A lone surrogate or a NaN somewhere in an event should not hide whose event it was.
     """
-    if len(data) > _MAX_SALVAGED_CHARS:
-        return None, None
     try:
-        value = json.loads(data)
-    except (ValueError, RecursionError):
-        return None, None
-    if not isinstance(value, dict):
-        return None, None
-    return _text_of(value, "event_id"), _text_of(value, "stream_id")
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        if len(data) > _MAX_SALVAGED_CHARS:
+            return {}
+        try:
+            value = json.loads(data)
+        except (ValueError, RecursionError):
+            return {}
+    return value if isinstance(value, dict) else {}
 
 
-def _text_of(value: dict[str, Any], name: str) -> str | None:
+def text_of(value: dict[str, Any], name: str) -> str | None:
     """Return a member that is a string that UTF-8 can hold, else None."""
     text = value.get(name)
     if not isinstance(text, str):
@@ -258,7 +262,7 @@ def _processed(value: dict[str, Any], event_id: str | None, stream_id: str | Non
     It is ignored, and so are its mistakes: a client would take an error frame for the failure of
     its next turn.
     """
-    processed = ResponseProcessed(response_id=_text_of(value, "response_id"))
+    processed = ResponseProcessed(response_id=text_of(value, "response_id"))
     return ClientEvent(event_id=event_id, stream_id=stream_id, response_processed=processed)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
 
+from turnwire.v1 import item_pb2
 from turnwire_server.session.conversation import EMPTY, Conversation
 from turnwire_server.session.prompt import Prompt
 
@@ -43,6 +44,10 @@ class ConversationStore(Protocol):
 
     async def get(self, conversation_id: str, *, tenant: str) -> StoredConversation | None:
         """Return the record, or None when unknown, deleted or another tenant's."""
+        ...
+
+    async def find_item(self, item_id: str, *, tenant: str) -> item_pb2.Item | None:
+        """Return an item of any of the tenant's conversations by its id, a new message."""
         ...
 
     async def delete(self, conversation_id: str, *, tenant: str) -> bool:

@@ -15,6 +15,7 @@ from turnwire_server.session.tools import NO_TOOLS, ToolSet
 __all__ = [
     "Auditable",
     "CountsReasoning",
+    "Ending",
     "OutputParser",
     "Prompt",
     "RenderFailure",
@@ -84,6 +85,16 @@ class RenderFailure(Exception):
     """The template refused the conversation. `str()` is safe to show: it has no content in it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Where the output ends: steps of an engine may hold ids behind it, which are dropped."""
+
+    ids: int
+    """How many of the ids that the parser was fed belong to the output."""
+    is_exact: bool
+    """Whether they are what was said, no more and no less, with the markup that closes it."""
+
+
 class OutputParser(Protocol):
     """Reads one turn's sampled ids. Detokenizes incrementally: text never retreats."""
 
@@ -93,7 +104,15 @@ class OutputParser(Protocol):
 
     @property
     def done(self) -> bool:
-        """Whether nothing that could follow matters, so that the engine may be stopped."""
+        """Whether nothing more comes out, whatever follows."""
+        ...
+
+    @property
+    def ending(self) -> Ending | None:
+        """Where the output ends, None before that is known; then the engine may be stopped.
+
+        It may come later than `done`: the markup that closes a call belongs to the output too.
+        """
         ...
 
     def finish(self, reason: FinishReason) -> Sequence[OutputPiece]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from turnwire.v1 import item_pb2
 from turnwire_server.session.conversation import Conversation
 from turnwire_server.session.prompt import Prompt
 
@@ -29,6 +30,8 @@ class StoredResponse:
     created_at: int
     expires_at: int
     """Unix seconds; after it the response is not found."""
+    item_ids: tuple[str, ...] = ()
+    """Ids of its own items, input and output."""
 
 
 class ResponseStore(Protocol):
@@ -40,6 +43,13 @@ class ResponseStore(Protocol):
 
     async def get(self, response_id: str, *, tenant: str) -> StoredResponse | None:
         """Return the record, or None when unknown, expired, deleted or another tenant's."""
+        ...
+
+    async def find_item(self, item_id: str, *, tenant: str) -> item_pb2.Item | None:
+        """Return an item by its id, a new message: that of the newest response that has it.
+
+        None when no response of the tenant that `get` finds has it as its own.
+        """
         ...
 
     async def delete(self, response_id: str, *, tenant: str) -> bool:

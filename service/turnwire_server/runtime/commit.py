@@ -10,6 +10,7 @@ from turnwire_server.ports.engine import FinishReason
 from turnwire_server.ports.ledger import UsageRecord
 from turnwire_server.ports.renderer import CountsReasoning, Rendered
 from turnwire_server.ports.store import StoredResponse
+from turnwire_server.runtime.paging import item_id
 from turnwire_server.runtime.reports import log_bug
 from turnwire_server.runtime.run import TurnRun, terminal_response
 from turnwire_server.runtime.validate import CheckedCreate
@@ -76,11 +77,11 @@ async def _keep(
                 prompt=prompt,
                 created_at=response.created_at.seconds,
                 expires_at=services.clock.wall() + services.settings.response_ttl_s,
+                item_ids=tuple(map(item_id, (*run.given, *response.output))),
             )
         )
     if run.record is not None:
-        added = (*run.given, *response.output)
-        await services.conversations.add(run.record, added, conversation, prompt)
+        await services.conversations.add(run.record, run.said(), conversation, prompt)
     return CachedResponse(
         response_id=turn.response_id,
         conversation=conversation,
@@ -118,8 +119,7 @@ def _screened(run: TurnRun, checked: CheckedCreate) -> Conversation:
     if run.screening is None:
         return conversation
     # Cancelled before the verdict: what continues it must not carry the input past the screen.
-    unread = tuple(item.SerializeToString() for item in checked.items)
-    return replace(conversation, unscreened=conversation.unscreened + unread)
+    return conversation.to_be_screened(checked.items)
 
 
 def usage(run: TurnRun) -> response_pb2.Usage:

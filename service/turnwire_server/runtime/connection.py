@@ -88,7 +88,7 @@ class Connection:
         *,
         stream_id: str | None = None,
         event_id: str | None = None,
-        create: client_event_pb2.ResponseCreate | None = None,
+        event: client_event_pb2.ClientEvent | None = None,
         size: int = 0,
     ) -> None:
         """Take an event that the edge could not decode.
@@ -97,14 +97,14 @@ class Connection:
             rejection: Why.
             stream_id: The lane, if it could be read.
             event_id: The event's id, if it could be read.
-            create: What could be read of a create, None when it was something else.
+            event: What could be read of it, None when its kind could not.
             size: Bytes on the wire.
         """
         if self._over.done():
             return
         self.session.refuse(
             rejection,
-            create=create,
+            event=event,
             stream_id=stream_id,
             event_id=event_id,
             size=size,
@@ -214,14 +214,17 @@ class Connection:
         self._end_if_finished()
 
     def _number(self, event: server_event_pb2.ServerEvent, ended: TurnRun | None) -> None:
-        """Give the answer to a steer a number of its target's sequence.
+        """Give the answer to a steer or an inject a number of its target's sequence.
 
         That of an answer which comes later than the target's end stays 0.
         """
         arm = event.WhichOneof("event") or ""
-        if not arm.startswith("response_steer_"):
+        if arm.startswith("response_steer_"):
+            target_id = getattr(event, arm).steer.previous_response_id
+        elif arm == "response_inject_failed":
+            target_id = event.response_inject_failed.response_id
+        else:
             return
-        target_id = getattr(event, arm).steer.previous_response_id
         run = self._runs.get(target_id)
         if run is None and ended is not None and ended.turn.response_id == target_id:
             run = ended

@@ -68,6 +68,10 @@ class Conversations:
         record = await self._store.get(conversation_id, tenant=tenant)
         return record or _unknown(conversation_id)
 
+    async def find_item(self, item_id: str, *, tenant: str) -> item_pb2.Item | None:
+        """Return an item of any conversation."""
+        return await self._store.find_item(item_id, tenant=tenant)
+
     async def claim(self, conversation_id: str, *, tenant: str) -> StoredConversation | Rejection:
         """Return a conversation that nobody else may change until `release`."""
         record = await self.find(conversation_id, tenant=tenant)
@@ -259,7 +263,7 @@ class Conversations:
         return checked
 
     def _with(self, record: StoredConversation, checked: CheckedInput) -> StoredConversation:
-        context = record.context.extended(checked.items)
+        context = record.context.extended(checked.items).to_be_screened(checked.items)
         if checked.is_covering:
             context = context.replaced_by(checked.items[checked.covered :])
         added = tuple(item.SerializeToString() for item in checked.items)
@@ -267,8 +271,8 @@ class Conversations:
         return replace(record, items=record.items + added, context=context, prompt=prompt)
 
     def _context(self, items: Sequence[item_pb2.Item]) -> Conversation:
-        """Return what a model is told of the items."""
-        context = EMPTY.extended(items)
+        """Return what a model is told of the items, of which the screen has not seen one."""
+        context = EMPTY.extended(items).to_be_screened(items)
         for index in range(len(items) - 1, -1, -1):
             sealed = items[index].compaction.encrypted_content
             opened = opened_compaction(sealed, self._unseal) if sealed else None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from turnwire.v1 import error_pb2
+from turnwire.v1 import client_event_pb2, error_pb2, item_pb2
 from turnwire_server.ports.conversations import StoredConversation
 from turnwire_server.ports.store import ResponseStore
 from turnwire_server.runtime.conversations import Conversations, conversation_id_of
@@ -14,7 +15,10 @@ from turnwire_server.session.errors import Rejection, quoted
 from turnwire_server.session.prompt import Prompt
 from turnwire_server.session.turns import Turn
 
-__all__ = ["Parent", "not_found", "resolve_parent"]
+__all__ = ["FindItem", "Parent", "not_found", "resolve_parent", "resolve_references"]
+
+FindItem = Callable[[str], item_pb2.Item | None]
+"""Returns an item by its id, None when there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +68,31 @@ async def resolve_parent(
     if stored is None:
         return not_found(parent_id)
     return Parent(stored.conversation, stored.prompt)
+
+
+async def resolve_references(
+    given: client_event_pb2.Input,
+    find_near: FindItem,
+    store: ResponseStore,
+    conversations: Conversations,
+    tenant: str,
+) -> FindItem:
+    """Return what knows the items that an input refers to, for rules that cannot wait.
+
+    Args:
+        given: The input.
+        find_near: Finds items of the parent and of the connection; these win.
+        store: Asked once for each of the others.
+        conversations: Asked for what the store does not have.
+        tenant: Whose items may be found.
+    """
+    found: dict[str, item_pb2.Item | None] = {}
+    for item in given.items.items:
+        item_id = item.item_reference.id
+        if item_id and item_id not in found:
+            found[item_id] = (
+                find_near(item_id)
+                or await store.find_item(item_id, tenant=tenant)
+                or await conversations.find_item(item_id, tenant=tenant)
+            )
+    return found.get

@@ -76,6 +76,8 @@ class TurnRun:
         """Why the response ends incomplete, if it was cut off."""
         self.given: tuple[item_pb2.Item, ...] = ()
         """All input items, those that were appended too."""
+        self._said: list[item_pb2.Item] = []
+        self._said_output = 0
         self.record: StoredConversation | None = None
         """The conversation that the turn has claimed."""
         self.parsers: list[OutputParser] = []
@@ -173,6 +175,7 @@ class TurnRun:
     ) -> None:
         """Queue the first events of the response, whose prompt is `rendered`."""
         self._renderer, self.given = checked.model.renderer, checked.items
+        self._said += checked.items
         self.model_name = checked.model.name
         self._first = self._rendered = self.whole_prompt = rendered
         self._assembler = ResponseAssembler(
@@ -200,6 +203,8 @@ class TurnRun:
 
     def go_on(self, rendered: Rendered, items: tuple[item_pb2.Item, ...]) -> None:
         """Let the response go on behind `items`, which were appended; its prompt is `rendered`."""
+        self._say_output()
+        self._said += items
         self.assembler.resume()
         self.given += items
         self.sampled_before += len(self.sampled)
@@ -212,6 +217,16 @@ class TurnRun:
             rendered_tokens=self.whole_prompt.rendered_tokens + rendered.rendered_tokens,
             rerender_reason=self.whole_prompt.rerender_reason or rendered.rerender_reason,
         )
+
+    def said(self) -> Sequence[item_pb2.Item]:
+        """Return input and output so far, in order: each round's output behind its input."""
+        self._say_output()
+        return self._said
+
+    def _say_output(self) -> None:
+        output = self.assembler.response.output
+        self._said += output[self._said_output :]
+        self._said_output = len(output)
 
     def start(self, generation: Generation) -> None:
         """Take the generation; a turn that was cancelled meanwhile cancels it at once."""
@@ -249,7 +264,12 @@ class TurnRun:
         if self.turn.steers:
             self.assembler.end_after_item()
         self.sampled.extend(ids)
-        return self.say(parser.feed(ids))
+        has_room = self.say(parser.feed(ids))
+        if parser.ending is not None:
+            # The engine's step went on behind it: nobody is shown that, and nothing counts it.
+            del self.sampled[parser.ending.ids :]
+            self.is_exact = self.is_exact and parser.ending.is_exact
+        return has_room
 
     def say(self, pieces: Sequence[OutputPiece]) -> bool:
         """Queue the events of what the model said; return whether there is room for more."""

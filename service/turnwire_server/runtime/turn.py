@@ -133,12 +133,14 @@ async def _generate(run: TurnRun, parser: OutputParser) -> FinishReason:
             await hear_verdict(run)
         if step.finish is not None:
             finish = step.finish
-        if step.ids and not parser.done and run.is_cleared and run.cut_reason is None:
+        if step.ids and parser.ending is None and run.is_cleared and run.cut_reason is None:
             if not run.hear(parser, step.ids):
                 await run.outbox.drain()
-            if parser.done:
+            if parser.ending is not None:
                 run.generation.cancel()
     if parser.done:
+        if finish != "stop" and parser.ending is None:
+            run.is_exact = False  # cut amid the markup that closes its last call
         finish = "stop"
     if run.is_cleared and run.cut_reason is None:
         run.say(parser.finish(finish))

@@ -17,7 +17,7 @@ from turnwire_server.runtime.abilities import (
 )
 from turnwire_server.runtime.prompts import PromptTemplates, StoredPrompt
 from turnwire_server.runtime.registry import ModelRegistry, ServedModel
-from turnwire_server.runtime.resolve import Parent
+from turnwire_server.runtime.resolve import FindItem, Parent
 from turnwire_server.session.configuration import apply_configuration
 from turnwire_server.session.conversation import Conversation
 from turnwire_server.session.create_rules import TIMING, check_create
@@ -171,7 +171,7 @@ class Validator:
         create: Create,
         parent: Parent,
         *,
-        find_item: Callable[[str], item_pb2.Item | None],
+        find_item: FindItem,
         stream_id: str | None,
         is_persistent: bool,
         is_warm_up: bool,
@@ -183,7 +183,7 @@ class Validator:
             create: The create. What a prompt template or a configuration update says is written
                 into it.
             parent: What it continues.
-            find_item: Returns an item of the session by its id.
+            find_item: Returns an earlier item by its id; see `resolve_references`.
             stream_id: Its lane.
             is_persistent: Whether it came over a stream that outlives it.
             is_warm_up: Whether nothing is to be generated.
@@ -199,11 +199,8 @@ class Validator:
         if isinstance(model, Rejection):
             return model
 
-        def find(item_id: str) -> item_pb2.Item | None:
-            return parent.conversation.find_item(item_id) or find_item(item_id)
-
         rules = ItemRules(
-            self._new_id, find, self._tools, is_strict=self._strict, unseal=self._unseal
+            self._new_id, find_item, self._tools, is_strict=self._strict, unseal=self._unseal
         )
         given = rules.check(
             create.input if create.HasField("input") else None,

@@ -101,7 +101,7 @@ class Conversation:
     screen_state: bytes = b""
     """What the screen wants to see again."""
     unscreened: tuple[bytes, ...] = ()
-    """Serialized items that no verdict covers, oldest first: their turns ended before it came."""
+    """Serialized items that no verdict covers, oldest first: none came when they did."""
 
     def extended(self, items: Sequence[item_pb2.Item]) -> Conversation:
         """Return this conversation followed by `items`. They must have passed the item rules."""
@@ -151,6 +151,13 @@ class Conversation:
             item_count=len(encoded),
             byte_count=sum(map(len, encoded)),
         )
+
+    def to_be_screened(self, items: Sequence[item_pb2.Item]) -> Conversation:
+        """Return this conversation with a note that the screen has not seen `items`, its own."""
+        if not items:
+            return self
+        unscreened = self.unscreened + tuple(item.SerializeToString() for item in items)
+        return replace(self, unscreened=unscreened)
 
     def encoded_items(self) -> list[bytes]:
         """Return all items as bytes, oldest first. Walks the history: off the hot path."""

@@ -20,7 +20,12 @@ from turnwire_server.session.opening import NOT_RESUMED, check_start
 from turnwire_server.session.recent_ids import RecentIds
 from turnwire_server.session.rollout import Appended, take_append
 from turnwire_server.session.settings import SessionSettings
-from turnwire_server.session.steering import Steering, inject_failed, refusal_events
+from turnwire_server.session.steering import (
+    Steering,
+    inject_failed,
+    refusal_events,
+    steer_malformed,
+)
 from turnwire_server.session.tool_rules import ToolCatalogue
 from turnwire_server.session.turns import Turn
 
@@ -135,10 +140,10 @@ class Session:
                 f"event_id may have at most {_MAX_EVENT_ID_CHARS} characters.",
                 param="event_id",
             )
-            self._reject(rejection, _valid(stream_id), None)
+            self._reject_event(event, rejection, _valid(stream_id), None)
             return
         if stream_id is not None and (misnamed := check_lane_name(stream_id)) is not None:
-            self._reject(misnamed, None, event_id)
+            self._reject_event(event, misnamed, None, event_id)
             return
         match arm:
             case "response_create":
@@ -148,7 +153,7 @@ class Session:
             case "response_steer":
                 self._steer(event.response_steer, event_id, now)
             case "response_inject":
-                self._events.append(inject_failed(event.response_inject, stream_id))
+                self._inject(event.response_inject, stream_id, None)
             case "response_append":
                 self._append(event.response_append, stream_id, event_id)
             case "turnwire_session_start":
@@ -162,7 +167,7 @@ class Session:
         self,
         rejection: Rejection,
         *,
-        create: client_event_pb2.ResponseCreate | None,
+        event: client_event_pb2.ClientEvent | None,
         stream_id: str | None,
         event_id: str | None,
         size: int,
@@ -172,9 +177,10 @@ class Session:
 
         Args:
             rejection: Why.
-            create: Not None when it was a create: then it is answered in its lane's order and
-                counts as a failed continuation of `create.previous_response_id`. One whose
-                lane is not known is answered at once.
+            event: What could be read of it; None when not even its kind could. A create is
+                answered in its lane's order and counts as a failed continuation of its parent,
+                one whose lane is not known at once. A steer and an inject are answered by their
+                own failures.
             stream_id: The lane, if it could be read.
             event_id: The event's id, if it could be read.
             size: Bytes on the wire.
@@ -185,12 +191,14 @@ class Session:
             event_id = None
         lane = _valid(stream_id)
         if (
-            create is None
+            event is None
+            or not event.HasField("response_create")
             or lane != stream_id
             or rejection.reason == error_pb2.ERROR_REASON_INVALID_STREAM_ID
         ):
-            self._reject(rejection, lane, event_id)
+            self._reject_event(event, rejection, lane, event_id)
         else:
+            create = event.response_create
             self._create(create, lane, event_id or None, size, now, rejection)
 
     def end_turn(self, turn: Turn, outcome: CachedResponse | None) -> None:
@@ -397,6 +405,16 @@ class Session:
         if answer.HasField("response_steer_accepted"):
             self._event_ids.add(event_id)
 
+    def _inject(
+        self,
+        inject: client_event_pb2.ResponseInject,
+        stream_id: str | None,
+        malformed: Rejection | None,
+    ) -> None:
+        target = self._running_response(inject.response_id)
+        lane = target.lane if target is not None else stream_id
+        self._events.append(inject_failed(inject, lane, malformed))
+
     def _append(
         self,
         append: client_event_pb2.ResponseAppend,
@@ -428,6 +446,23 @@ class Session:
             if turn.response_id == response_id:
                 return turn
         return None
+
+    def _reject_event(
+        self,
+        event: client_event_pb2.ClientEvent | None,
+        rejection: Rejection,
+        stream_id: str | None,
+        event_id: str | None,
+    ) -> None:
+        """Answer a malformed event: clients take an `error` for the end of the turn that runs."""
+        if event is not None and event.HasField("response_steer"):
+            steer = event.response_steer
+            target = self._running_response(steer.previous_response_id)
+            self._events.append(steer_malformed(steer, target, rejection))
+        elif event is not None and event.HasField("response_inject"):
+            self._inject(event.response_inject, stream_id, rejection)
+        else:
+            self._reject(rejection, stream_id, event_id)
 
     def _reject(self, rejection: Rejection, stream_id: str | None, event_id: str | None) -> None:
         self._events.append(rejection.event(stream_id, event_id))

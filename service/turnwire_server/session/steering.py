@@ -26,7 +26,7 @@ from turnwire_server.session.required_input import required_input
 from turnwire_server.session.settings import SessionSettings
 from turnwire_server.session.turns import Turn
 
-__all__ = ["Steer", "Steering", "inject_failed", "refusal_events"]
+__all__ = ["Steer", "Steering", "inject_failed", "refusal_events", "steer_malformed"]
 
 _MAX_ENDED = 1024
 """Newest responses of a session that are known to be over."""
@@ -84,9 +84,7 @@ class Steering:
         """Take a steer of the running turn `target`, None when none runs, and return the answer."""
         accepted = self._accept(steer, target, now)
         if isinstance(accepted, Rejection):
-            given = steer.input if steer.HasField("input") else None
-            lane = target.lane if target is not None else None
-            return _failed(accepted, steer.previous_response_id, given, lane=lane)
+            return _steer_failed(steer, target, accepted)
         shown = server_event_pb2.Steer(id=accepted.id, previous_response_id=accepted.target_id)
         return ServerEvent(
             sequence_number=0,
@@ -256,21 +254,51 @@ def refusal_events(turn: Turn, rejection: Rejection) -> list[ServerEvent]:
     return _all_failed(turn.applies, _not_created(rejection.message))
 
 
-def inject_failed(inject: client_event_pb2.ResponseInject, stream_id: str | None) -> ServerEvent:
-    """Return the answer to an inject that came on the lane `stream_id`."""
-    rejection = Rejection(
-        error_pb2.ERROR_REASON_RESPONSE_NOT_FOUND,
-        "No response here takes injected items.",
-        param="response_id",
-    )
+def steer_malformed(
+    steer: client_event_pb2.ResponseSteer, target: Turn | None, malformed: Rejection
+) -> ServerEvent:
+    """Return the answer to a steer of `target`, None when none runs, that is not well-formed."""
+    return _steer_failed(steer, target, _invalid_input(malformed.message, malformed.param))
+
+
+def _steer_failed(
+    steer: client_event_pb2.ResponseSteer, target: Turn | None, rejection: Rejection
+) -> ServerEvent:
+    given = steer.input if steer.HasField("input") else None
+    lane = target.lane if target is not None else None
+    return _failed(rejection, steer.previous_response_id, given, lane=lane)
+
+
+def inject_failed(
+    inject: client_event_pb2.ResponseInject, lane: str | None, malformed: Rejection | None
+) -> ServerEvent:
+    """Return the answer to an inject.
+
+    Args:
+        inject: What could be read of it.
+        lane: That of its response if it runs, else its own.
+        malformed: Why it is not well-formed, None when it is.
+    """
+    if malformed is not None:
+        rejection = _invalid_input(malformed.message, malformed.param)
+    else:
+        rejection = _not_injected()
     return ServerEvent(
         sequence_number=0,
-        stream_id=stream_id,
+        stream_id=lane,
         response_inject_failed=server_event_pb2.ResponseInjectFailed(
             response_id=inject.response_id,
             input=inject.input if inject.HasField("input") else None,
             error=rejection.body(),
         ),
+    )
+
+
+def _not_injected() -> Rejection:
+    return Rejection(
+        error_pb2.ERROR_REASON_RESPONSE_NOT_FOUND,
+        "No response here takes injected items.",
+        param="response_id",
     )
 
 

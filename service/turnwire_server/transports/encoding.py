@@ -7,13 +7,20 @@ transport's; the framing of a `ServerFrame` is here, because it is protobuf.
 
 from __future__ import annotations
 
-import orjson
+from typing import Any
 
 from turnwire import _codec
 from turnwire.v1 import annotations_pb2, server_event_pb2
-from turnwire.v1.client_event_pb2 import ResponseCreate
+from turnwire.v1.client_event_pb2 import (
+    ClientEvent,
+    Input,
+    ResponseCreate,
+    ResponseInject,
+    ResponseSteer,
+)
 from turnwire_server.codec.deltas import DeltaTemplate
 from turnwire_server.codec.faults import Fault
+from turnwire_server.codec.requests import salvaged, text_of
 from turnwire_server.codec.status import reason_of_code
 from turnwire_server.session.errors import Rejection
 from turnwire_server.session.events import TERMINAL_ARMS, Delta, Outgoing, Part
@@ -24,7 +31,7 @@ __all__ = [
     "frame_entry",
     "is_terminal",
     "public_type",
-    "refused_create",
+    "refused_event",
     "rejection_of",
 ]
 
@@ -84,24 +91,35 @@ def rejection_of(fault: Fault) -> Rejection:
     )
 
 
-def refused_create(data: str) -> ResponseCreate | None:
-    """Return what a session must know of a create that could not be decoded.
+def refused_event(data: str) -> ClientEvent | None:
+    """Return what a session must know of an event that could not be decoded.
 
     Args:
         data: JSON that the codec refused.
 
     Returns:
-        A create with no more than its parent, which it fails to continue; None when the JSON is
-        no create.
+        A create, a steer or an inject with no more than the response that it names, and an input
+        that is a text; None when the JSON is none of them.
     """
-    try:
-        value = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        return None
-    if not isinstance(value, dict) or value.get("type") != "response.create":
-        return None
-    parent = value.get("previous_response_id")
-    return ResponseCreate(previous_response_id=parent if isinstance(parent, str) else None)
+    value = salvaged(data)
+    match value.get("type"):
+        case "response.create":
+            create = ResponseCreate(previous_response_id=text_of(value, "previous_response_id"))
+            return ClientEvent(response_create=create)
+        case "response.steer":
+            target = text_of(value, "previous_response_id")
+            steer = ResponseSteer(previous_response_id=target, input=_text_input(value))
+            return ClientEvent(response_steer=steer)
+        case "response.inject":
+            target = text_of(value, "response_id")
+            inject = ResponseInject(response_id=target, input=_text_input(value))
+            return ClientEvent(response_inject=inject)
+    return None
+
+
+def _text_input(value: dict[str, Any]) -> Input | None:
+    text = text_of(value, "input")
+    return None if text is None else Input(text=text)
 
 
 class _Templates(dict[Part, DeltaTemplate]):

@@ -172,12 +172,11 @@ def _receive(connection: Connection, event: ClientEvent, size: int) -> None:
     if broken is None:
         connection.receive(event, size)
         return
-    is_create = event.WhichOneof("event") == "response_create"
     connection.reject(
         broken,
         stream_id=event.stream_id if event.HasField("stream_id") else None,
         event_id=event.event_id if event.HasField("event_id") else None,
-        create=event.response_create if is_create else None,
+        event=event,
         size=size,
     )
 

@@ -17,7 +17,7 @@ from turnwire_server.runtime.connection import Connection, Ending, KeepaliveMode
 from turnwire_server.runtime.reports import log_bug
 from turnwire_server.runtime.services import Services
 from turnwire_server.session.errors import Rejection
-from turnwire_server.transports.encoding import refused_create, rejection_of
+from turnwire_server.transports.encoding import refused_event, rejection_of
 from turnwire_server.transports.http_errors import RefusedError
 from turnwire_server.transports.turns import overload
 from turnwire_server.transports.websocket_socket import FAULTS, Close, Socket, TextSink
@@ -160,7 +160,7 @@ class WebSocketBridge:
                     rejection_of(event),
                     stream_id=event.stream_id,
                     event_id=event.event_id,
-                    create=refused_create(data),
+                    event=refused_event(data),
                     size=size,
                 )
             else:

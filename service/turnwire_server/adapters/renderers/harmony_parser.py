@@ -18,6 +18,7 @@ from turnwire_server.adapters.renderers.harmony_encoding import HarmonyTokens
 from turnwire_server.adapters.renderers.harmony_messages import tool_of_recipient
 from turnwire_server.adapters.renderers.json_members import MemberEvent, MemberScanner
 from turnwire_server.ports.engine import FinishReason
+from turnwire_server.ports.renderer import Ending
 from turnwire_server.session.output import (
     CallDelta,
     CallEnded,
@@ -77,6 +78,7 @@ class HarmonyParser:
         self._is_empty = True
         self._text = Detokenizer(tokens.vocabulary.token_bytes)
         self._done = False
+        self._fed = 0
         self.reasoning_tokens = 0
         """How many ids gave text of reasoning."""
         self._early: list[OutputPiece] = []
@@ -88,12 +90,18 @@ class HarmonyParser:
         """Whether nothing that could follow matters."""
         return self._done
 
+    @property
+    def ending(self) -> Ending | None:
+        """Where the output ends, None before that is known."""
+        return Ending(self._fed, is_exact=True) if self._done else None
+
     def feed(self, ids: Sequence[int]) -> Sequence[OutputPiece]:
         """Return what `ids` add."""
         out, self._early = self._early, []
         for token in ids:
             if self._done:
                 break
+            self._fed += 1
             self._take(token, out)
         return merged(out)
 

@@ -1,10 +1,12 @@
-"""Which sampled ids were reasoning: exact, where a token may hold a thought's end and more."""
+"""Which sampled ids gave which text: exact, where a token may hold the end of a part and more."""
 
 from __future__ import annotations
 
 from array import array
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Sequence
+
+from turnwire_server.ports.renderer import Ending
 
 __all__ = ["ReasoningCount"]
 
@@ -47,3 +49,19 @@ class ReasoningCount:
                 count += 1
             begin = end
         return count
+
+    def ending(self, position: int, *, is_closed: bool) -> Ending:
+        """Return where the output ends in ids.
+
+        Args:
+            position: Where its text ends, in characters.
+            is_closed: Whether the text has all the markup that it needs.
+        """
+        decoder = getincrementaldecoder("utf-8")("replace")
+        end, count = self._start, 0
+        for token in self._ids:
+            if end >= position:
+                break
+            end += len(decoder.decode(self._token_bytes(token)))
+            count += 1
+        return Ending(count, is_exact=is_closed and end == position)

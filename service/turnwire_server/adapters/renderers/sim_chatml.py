@@ -28,6 +28,7 @@ from turnwire_server.adapters.renderers.tool_calls import (
 )
 from turnwire_server.ports.engine import Constraint, FinishReason
 from turnwire_server.ports.renderer import (
+    Ending,
     Rendered,
     RenderFailure,
     RenderRequest,
@@ -61,11 +62,17 @@ class SimParser:
         self._detokenizer = Detokenizer(tokens.token_bytes)
         self._calls = calls
         self._count = ReasoningCount(tokens.token_bytes, opening=opening)
+        self._ending: Ending | None = None
 
     @property
     def done(self) -> bool:
         """Whether nothing that could follow matters."""
         return self._calls.done
+
+    @property
+    def ending(self) -> Ending | None:
+        """Where the output ends, None before that is known."""
+        return self._ending
 
     @property
     def reasoning_tokens(self) -> int:
@@ -75,7 +82,11 @@ class SimParser:
     def feed(self, ids: Sequence[int]) -> Sequence[OutputPiece]:
         """Return what `ids` add."""
         self._count.add(ids)
-        return self._calls.feed(self._detokenizer.feed(ids))
+        pieces = self._calls.feed(self._detokenizer.feed(ids))
+        if self._ending is None and self._calls.ending is not None:
+            position, is_closed = self._calls.ending
+            self._ending = self._count.ending(position, is_closed=is_closed)
+        return pieces
 
     def finish(self, reason: FinishReason) -> Sequence[OutputPiece]:
         """Return what was held back."""

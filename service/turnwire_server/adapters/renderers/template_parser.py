@@ -9,6 +9,7 @@ from turnwire_server.adapters.renderers.formats.pieces import FormatParser
 from turnwire_server.adapters.renderers.model_tokenizer import ModelTokenizer
 from turnwire_server.adapters.renderers.reasoning_count import ReasoningCount
 from turnwire_server.ports.engine import FinishReason
+from turnwire_server.ports.renderer import Ending
 from turnwire_server.session.output import OutputPiece
 
 __all__ = ["ChatTemplateParser"]
@@ -41,11 +42,17 @@ class ChatTemplateParser:
         self._detokenizer = Detokenizer(decode)
         self._calls = calls
         self._count = ReasoningCount(decode, opening=opening)
+        self._ending: Ending | None = None
 
     @property
     def done(self) -> bool:
         """Whether nothing that could follow matters."""
         return self._calls.done
+
+    @property
+    def ending(self) -> Ending | None:
+        """Where the output ends, None before that is known."""
+        return self._ending
 
     @property
     def reasoning_tokens(self) -> int:
@@ -55,7 +62,11 @@ class ChatTemplateParser:
     def feed(self, ids: Sequence[int]) -> Sequence[OutputPiece]:
         """Return what `ids` add."""
         self._count.add(ids)
-        return self._calls.feed(self._detokenizer.feed(ids))
+        pieces = self._calls.feed(self._detokenizer.feed(ids))
+        if self._ending is None and self._calls.ending is not None:
+            position, is_closed = self._calls.ending
+            self._ending = self._count.ending(position, is_closed=is_closed)
+        return pieces
 
     def finish(self, reason: FinishReason) -> Sequence[OutputPiece]:
         """Return what was held back."""

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from turnwire.v1 import item_pb2
+from turnwire_server.adapters.stores.item_index import (
+    ENTRY_BYTES,
+    ItemIndex,
+    id_of,
+    newest_with_id,
+)
 from turnwire_server.ports.conversations import StoredConversation
 
 __all__ = ["MemoryConversationStore"]
@@ -12,8 +19,10 @@ _RECORD_BYTES = 1024
 
 
 def _size(record: StoredConversation) -> int:
-    # Each item is in the list and in the context; the token ids are about as much again.
-    return _RECORD_BYTES + 3 * sum(map(len, record.items))
+    # Each item is in the list and in the context, and may be once more among those that no
+    # screen has seen; the token ids and the ids of the items are about as much again.
+    items = sum(map(len, record.items)) + ENTRY_BYTES * len(record.items)
+    return _RECORD_BYTES + 3 * items
 
 
 class MemoryConversationStore:
@@ -27,12 +36,24 @@ class MemoryConversationStore:
         """
         self._max_bytes = max_bytes
         self._records: OrderedDict[str, StoredConversation] = OrderedDict()
+        self._items = ItemIndex()
+        self._item_ids: dict[str, tuple[str, ...]] = {}
+        """Conversation id -> ids of its items."""
         self._bytes = 0
 
     async def put(self, record: StoredConversation) -> None:
         """Keep `record`; others go when there is no room."""
+        known = self._records.get(record.id)
+        item_ids = self._item_ids.get(record.id, ())
+        # Mostly the same with more behind it: only what is new is read.
+        if known is None or record.items[: len(known.items)] != known.items:
+            known, item_ids = None, ()
+        new = record.items[len(known.items) if known is not None else 0 :]
         self._drop(record.id)
         self._records[record.id] = record
+        item_ids += tuple(id_of(item_pb2.Item.FromString(encoded)) for encoded in new)
+        self._item_ids[record.id] = item_ids
+        self._items.add(record.id, record.tenant, item_ids)
         self._bytes += _size(record)
         while self._bytes > self._max_bytes and len(self._records) > 1:
             self._drop(next(iter(self._records)))
@@ -45,6 +66,12 @@ class MemoryConversationStore:
         self._records.move_to_end(conversation_id)
         return record
 
+    async def find_item(self, item_id: str, *, tenant: str) -> item_pb2.Item | None:
+        """Return the item of the conversation that had it last, or None."""
+        for conversation_id in self._items.owners(item_id, tenant):
+            return newest_with_id(self._records[conversation_id].items, item_id)
+        return None
+
     async def delete(self, conversation_id: str, *, tenant: str) -> bool:
         """Forget the record."""
         if await self.get(conversation_id, tenant=tenant) is None:
@@ -55,9 +82,12 @@ class MemoryConversationStore:
     async def close(self) -> None:
         """Forget everything."""
         self._records.clear()
+        self._items.clear()
+        self._item_ids.clear()
         self._bytes = 0
 
     def _drop(self, conversation_id: str) -> None:
         record = self._records.pop(conversation_id, None)
         if record is not None:
             self._bytes -= _size(record)
+            self._items.remove(record.id, record.tenant, self._item_ids.pop(record.id))

@@ -6,6 +6,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from turnwire.v1 import item_pb2, response_pb2
+from turnwire_server.adapters.stores.item_index import ENTRY_BYTES, ItemIndex, newest_with_id
 from turnwire_server.ports.store import StoredResponse
 
 __all__ = ["MemoryResponseStore", "MemoryStoreSettings"]
@@ -23,7 +25,8 @@ def _size(record: StoredResponse) -> int:
     # A conversation shares all but its newest nodes with its parent's: count what is new, twice
     # for the input (once in the list, once in the conversation), and the ids as they are shared.
     own = sum(map(len, record.input_items))
-    return len(record.response) * 2 + own * 2 + 512
+    named = sum(map(len, record.item_ids)) + ENTRY_BYTES * len(record.item_ids)
+    return len(record.response) * 2 + own * 2 + named + 512
 
 
 class MemoryResponseStore:
@@ -39,6 +42,7 @@ class MemoryResponseStore:
         self._settings = settings
         self._wall = wall
         self._records: OrderedDict[str, StoredResponse] = OrderedDict()
+        self._items = ItemIndex()
         self._bytes = 0
         self._dropped = {"expired": 0, "evicted": 0}
 
@@ -51,6 +55,7 @@ class MemoryResponseStore:
         """Keep `record`; the oldest go when there is no room."""
         self._drop(record.response_id)
         self._records[record.response_id] = record
+        self._items.add(record.response_id, record.tenant, record.item_ids)
         self._bytes += _size(record)
         while self._bytes > self._settings.max_bytes and len(self._records) > 1:
             self._drop(next(iter(self._records)))
@@ -67,6 +72,16 @@ class MemoryResponseStore:
             return None
         return record
 
+    async def find_item(self, item_id: str, *, tenant: str) -> item_pb2.Item | None:
+        """Return the item of the newest response that has it, or None."""
+        for response_id in self._items.owners(item_id, tenant):
+            record = await self.get(response_id, tenant=tenant)
+            if record is not None:
+                output = response_pb2.Response.FromString(record.response).output
+                own = [*record.input_items, *(item.SerializeToString() for item in output)]
+                return newest_with_id(own, item_id)
+        return None
+
     async def delete(self, response_id: str, *, tenant: str) -> bool:
         """Forget the record."""
         if await self.get(response_id, tenant=tenant) is None:
@@ -77,9 +92,11 @@ class MemoryResponseStore:
     async def close(self) -> None:
         """Forget everything."""
         self._records.clear()
+        self._items.clear()
         self._bytes = 0
 
     def _drop(self, response_id: str) -> None:
         record = self._records.pop(response_id, None)
         if record is not None:
             self._bytes -= _size(record)
+            self._items.remove(response_id, record.tenant, record.item_ids)

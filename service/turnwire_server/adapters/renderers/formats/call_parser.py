@@ -35,6 +35,8 @@ _CUT_WORD = "|".join(word[:end] for word in _FENCE_WORDS for end in range(1, len
 _FENCE_HEAD: Final = re.compile(rf"```(?:{_WORD})?\s*(?=[{{\[])")
 _FENCE_HEAD_CUT: Final = re.compile(rf"`{{1,3}}\Z|```(?:{_CUT_WORD})\Z|```(?:{_WORD})?\s*\Z")
 _LONGEST_NAME: Final = 256
+_MOST_BLANKS: Final = 16
+"""How many may stand before the markup that closes the last call."""
 
 
 class _State(enum.Enum):
@@ -112,6 +114,9 @@ class CallParser:
         self._body: CallBody | None = None
         self._done = False
         self._fed = 0
+        self.ending: tuple[int, bool] | None = None
+        """Where the one call allowed ends, with the markup that closes it, and whether it has it:
+        a position as in `reasoning_spans`. None before that is known."""
         self.reasoning_spans: list[tuple[int, int]] = []
         """Where reasoning stands in the text so far, `opening` included: ascending."""
         if forced and not opening:
@@ -158,8 +163,8 @@ class CallParser:
         self._fed += len(text)
         while not self._done and self._pending and self._step(out):
             pass
-        if self._done:
-            self._pending = ""
+        if self._done and self.ending is None:
+            self._close()
         return out
 
     def _step(self, out: list[OutputPiece]) -> bool:
@@ -392,6 +397,27 @@ class CallParser:
         else:
             self._state = _State.TEXT
         return True
+
+    def _close(self) -> None:
+        """Look for the markup behind the one call allowed: it belongs to what the model said."""
+        closers = ["]"] if self._in_list else []
+        if self._marker is _Marker.FENCE:
+            closers.append(_FENCE)
+        elif self._marker is _Marker.TAG:
+            closers += self._closers
+        rest = self._pending
+        for closer in closers:
+            body = rest.lstrip()
+            if body.startswith(closer):
+                rest = body[len(closer) :]
+            elif closer.startswith(body) and len(rest) - len(body) <= _MOST_BLANKS:
+                return
+            else:
+                self.ending = self._fed - len(self._pending), False
+                break
+        else:
+            self.ending = self._fed - len(rest), True
+        self._pending = ""
 
     def _skip(self) -> bool:
         closer = _FENCE if self._marker is _Marker.FENCE else self._syntax.closer

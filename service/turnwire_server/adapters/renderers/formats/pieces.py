@@ -20,6 +20,11 @@ class FormatParser(Protocol):
         ...
 
     @property
+    def ending(self) -> tuple[int, bool] | None:
+        """Where the output ends, in characters, and whether it was closed; None while unknown."""
+        ...
+
+    @property
     def reasoning_spans(self) -> Sequence[tuple[int, int]]:
         """Where reasoning stands in the text so far, in characters, ascending and disjoint."""
         ...
