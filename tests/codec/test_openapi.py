@@ -81,6 +81,6 @@ def test_requests_are_described_by_the_shapes_that_check_them() -> None:
     schemas = openapi()["components"]["schemas"]
 
     assert "async" in schemas["Request.FunctionTool"]["properties"]
-    assert schemas["Request.MessageItem"]["required"] == ["role", "content"]
+    assert schemas["Request.MessageItem"]["required"] == ["role"]
     body = openapi()["paths"]["/v1/responses"]["post"]["requestBody"]["content"]
     assert body["application/json"]["schema"]["$ref"].endswith("/Request.ResponseCreate")

@@ -41,9 +41,12 @@ def _only(fault: Fault) -> set[str]:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server() -> AsyncIterator[RunningServer]:
     """One server for all faults: they are in the proxy."""
-    logging.getLogger("turnwire").setLevel(logging.CRITICAL)  # Engines break on purpose here.
+    logger = logging.getLogger("turnwire")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)  # Engines break on purpose here.
     async with running_server() as running:
         yield running
+    logger.setLevel(before)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])

@@ -346,10 +346,7 @@ class StreamChecker:
 
     def _end(self, arm: str, shown: response_pb2.Response, response: _OpenResponse) -> None:
         _require(response.is_running, f"{arm} before response.in_progress")
-        is_broken_off = arm != "response_completed" and getattr(response.item, "arm", "") in (
-            "compaction",
-        )
-        _require(response.item is None or is_broken_off, f"{arm} while an item is open")
+        _require(response.item is None, f"{arm} while an item is open")
         _require(shown.status in _TERMINAL[arm], f"{arm} with status {shown.status}")
         first = response.first
         for name in ("id", "created_at", "model", "store", "previous_response_id", "metadata"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from turnwire_server.ports.engine import (
     Constraint,
@@ -24,8 +24,8 @@ class Hold:
 
     text: str
     """Text of the last user message of the generations meant."""
-    after_steps: int
-    """How many steps they may make before."""
+    after_steps: int | None
+    """How many steps they may make before; None: all, the last one too."""
     opened: asyncio.Event = field(default_factory=asyncio.Event)
     arrived: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
     """Response ids of the generations that stopped here."""
@@ -45,8 +45,12 @@ class HeldEngine:
         self.requests: list[EngineRequest] = []
         self._holds: list[Hold] = []
 
-    def hold(self, text: str, *, after_steps: int = 0) -> Hold:
-        """Stop generations whose last user text is `text` before a step; 0 is within prefill."""
+    def hold(self, text: str, *, after_steps: int | None = 0) -> Hold:
+        """Stop generations whose last user text is `text` before a step; 0 is within prefill.
+
+        A generation never ends before it stopped: the end of a step that comes too early waits.
+        With None it stops when all has been said, before it closes its stream.
+        """
         hold = Hold(text, after_steps)
         self._holds.append(hold)
         return hold
@@ -119,16 +123,22 @@ class _HeldGeneration:
         self._steps = 0
         self._cancelled = asyncio.Event()
         self._is_over = False
+        self._last: EngineStep | None = None
 
     def __aiter__(self) -> AsyncIterator[EngineStep]:
         return self
 
     async def __anext__(self) -> EngineStep:
         for hold in self._holds:
-            if hold.after_steps == self._steps and not hold.opened.is_set():
+            at = hold.after_steps
+            if (at == self._steps or (at is None and self._is_over)) and not hold.opened.is_set():
                 hold.arrived.put_nowait(self._id)
                 await _first(hold.opened, self._cancelled)
         self._steps += 1
+        if self._last is not None:
+            step, self._last = self._last, None
+            self._end()
+            return replace(step, finish="cancelled") if self._cancelled.is_set() else step
         try:
             step = await anext(self._iterator)
         except Exception:
@@ -136,6 +146,9 @@ class _HeldGeneration:
             raise
         self._engine.log.append(("step", self._id))
         if step.finish is not None:
+            if any(hold.after_steps == self._steps for hold in self._holds):
+                self._last = EngineStep(finish=step.finish)
+                return replace(step, finish=None)
             self._end()
         return step
 

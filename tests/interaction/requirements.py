@@ -18,7 +18,14 @@ import pytest
 
 from harness.peers import Wire
 
-__all__ = ["EVERY_WIRE", "REQUIREMENTS", "Requirement", "requirement"]
+__all__ = [
+    "EVERY_WIRE",
+    "KNOWN_CASES",
+    "REQUIREMENTS",
+    "Requirement",
+    "proofs_of",
+    "requirement",
+]
 
 EVERY_WIRE: tuple[Wire, ...] = ("memory", "grpc", "websocket", "http")
 _PERSISTENT: tuple[Wire, ...] = ("memory", "grpc", "websocket")
@@ -79,6 +86,15 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
         "sequence.ids": Requirement(
             "case 33", "Ids of items are the same in every event and in the terminal response."
         ),
+        "sequence.no_markup": Requirement(
+            "case 35", "Reasoning and a call are items; none of their markup is text."
+        ),
+        "sequence.snapshot": Requirement(
+            "case 39", "The terminal response has every item that was done."
+        ),
+        "sequence.at_once": Requirement(
+            "case 42", "The last token ends a turn, whatever its engine does afterwards."
+        ),
         "response.members": Requirement(
             "api", "A response has every member that strict clients ask for."
         ),
@@ -112,6 +128,15 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
         "chain.missing": Requirement(
             "case 56", "An unknown parent is `previous_response_not_found` before engine work."
         ),
+        "chain.recovery": Requirement(
+            "case 57", "After a missing parent the whole history is taken where it was refused."
+        ),
+        "chain.outputs_alone": Requirement(
+            "case 59", "Outputs alone continue their parent; without one they are a 400."
+        ),
+        "chain.expired": Requirement(
+            "case 64", "A stored chain that expired is not found before engine work, and counted."
+        ),
         "chain.missing_evicts_nothing": _persistent(
             "api", "`previous_response_not_found` evicts nothing."
         ),
@@ -123,6 +148,9 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
         ),
         "chain.item_reference_parent": Requirement(
             "case 4", "An `item_reference` finds items of the parent; unknown is a 404."
+        ),
+        "chain.item_reference_stored": Requirement(
+            "turnwire", "An `item_reference` finds items of the stores, of its tenant alone."
         ),
         "evict.continuation": _persistent(
             "api", "A failed continuation on the same lane evicts its parent."
@@ -265,6 +293,12 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
             ("websocket",),
             "A message has no unknown type, and HTTP has no events.",
         ),
+        "errors.frame": Requirement(
+            "case 41",
+            "An error frame is `type`, `status` and `error`, and its lane.",
+            ("websocket",),
+            "gRPC has a message for it, and HTTP a status and a body.",
+        ),
         "errors.binary": Requirement(
             "case 18", "A binary frame is read as JSON.", ("websocket",), "Only it has frames."
         ),
@@ -301,10 +335,16 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
         "unicode.cut": Requirement(
             "case 23", "A character that is cut is one U+FFFD in delta, done and item alike."
         ),
+        "unicode.no_repeat": Requirement(
+            "case 21", "What was said is never said again when a split character is whole."
+        ),
         "unicode.calls": Requirement("case 19", "Characters of calls arrive whole."),
         "unicode.input": Requirement("case 24", "A client's text arrives as it was sent."),
         # Tools.
         "tools.choice": Requirement("case 51", "`tool_choice` decides what is called."),
+        "tools.choice_alone": Requirement(
+            "case 16", "Without tools `auto` and `none` ask for nothing; `required` is one error."
+        ),
         "tools.choice_enforced": Requirement(
             "case 51", "What is not allowed is not called, and a forced call is a constraint."
         ),
@@ -348,7 +388,16 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
             "case 12", "Reasoning at the end of a history is dropped and reported."
         ),
         "round_trip.call_kept": Requirement("api", "Items keep the ids that clients gave them."),
+        "round_trip.refusal": Requirement(
+            "case 10", "A refusal in a history is accepted and told to the model."
+        ),
+        "prompt.order": Requirement(
+            "case 14", "Instructions come first; developer and system messages stay in place."
+        ),
         # Items.
+        "items.assistant_parts": Requirement(
+            "case 7", "Input parts of an assistant are taken, or refused by configuration."
+        ),
         "items.pairs": Requirement(
             "api", "Calls of every tool that a client runs are told, and paired with outputs."
         ),
@@ -394,6 +443,9 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
         # Compaction.
         "compaction.threshold": Requirement(
             "api", "Beyond its threshold a context is compacted in the stream, and it goes on."
+        ),
+        "compaction.head": Requirement(
+            "turnwire", "Instructions above the threshold do not compact every turn."
         ),
         "compaction.trigger": Requirement(
             "api", "A `compaction_trigger`, last in the input, gives one compaction item."
@@ -455,6 +507,12 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
         ),
         "conversations.failed": Requirement(
             "turnwire", "A turn that fails adds nothing to its conversation."
+        ),
+        "conversations.screened": Requirement(
+            "turnwire", "Items that come without a turn are read by the next turn's screen."
+        ),
+        "conversations.rollout": _persistent(
+            "turnwire", "A rollout is in its conversation in the order in which it happened."
         ),
         "conversations.compacted": Requirement(
             "turnwire", "A compacted conversation lists all items and tells the model the summary."
@@ -596,6 +654,45 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
         ),
     }
 )
+
+
+_ELSEWHERE: Mapping[int, tuple[str, ...]] = MappingProxyType(
+    {
+        26: (
+            "tests/adapters/renderers/test_detokenizer.py::test_a_lone_surrogate_never_comes_out",
+        ),
+        31: (
+            "tests/client/test_openai_sdk.py"
+            "::test_the_sdk_accumulates_a_stream_and_continues_it_by_id",
+        ),
+        39: (
+            "tests/client/test_session.py"
+            "::test_an_empty_terminal_output_is_made_of_the_items_that_were_done",
+        ),
+        63: (
+            "tests/client/openai/test_transport.py::test_a_lost_session_is_replaced",
+            "tests/client/openai/test_transport.py"
+            "::test_a_session_that_has_moved_on_gets_the_full_input",
+        ),
+    }
+)
+"""Tests of cases outside this folder: what a client does, or what no wire can be made to do."""
+
+_ALSO: Mapping[int, tuple[str, ...]] = MappingProxyType({30: ("sequence.text",)})
+"""Requirements that prove a case and have another source."""
+
+_CASES = """
+    1 2 3 4 6 7 8 10 11 12 14 15 16 18 19 21 23 24 26 28 29 30 31 32 33 35 37 38 39 41 42
+    44 46 47 48 50 51 52 54 56 57 58 59 61 63 64 66 68
+"""
+KNOWN_CASES = tuple(map(int, _CASES.split()))
+"""Numbers of the cases about items, text, streams, tools and chains, which all need a proof."""
+
+
+def proofs_of(case: int) -> tuple[str, ...]:
+    """Return what proves a case: ids of requirements, and `file::test` elsewhere."""
+    here = tuple(name for name, one in REQUIREMENTS.items() if one.source == f"case {case}")
+    return here + _ALSO.get(case, ()) + _ELSEWHERE.get(case, ())
 
 
 def requirement(identifier: str) -> pytest.MarkDecorator:

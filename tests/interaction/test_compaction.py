@@ -131,6 +131,27 @@ async def test_below_its_threshold_a_context_stays_as_it_is(connect: Connect) ->
     assert kinds(response_of(await peer.turn(default, input=LONG))) == ["message"]
 
 
+@requirement("compaction.head")
+async def test_instructions_above_the_threshold_do_not_compact_every_turn(
+    connect: Connect,
+) -> None:
+    connect.parts.script = lambda one: "plum " * 900 if one.outline.task == "summary" else None
+    peer = await connect()
+    more = {**OVER_1000, "instructions": LONG}
+    response = response_of(await peer.turn(more, input="Hi.", metadata=said("Yes.")))
+    assert kinds(response) == ["message"]
+    response = response_of(
+        await peer.turn(more, input="\u6885" * 600, previous_response_id=response.id)
+    )
+    assert kinds(response) == ["compaction", "message"]
+    # Of the 500 tokens that may follow these instructions: a half and a quarter.
+    prompt = prompt_of(connect, response)
+    assert 240 <= prompt.count("plum") <= 250
+    assert 30 <= prompt.count("\u6885") <= 125
+    response = response_of(await peer.turn(more, input="Go on.", previous_response_id=response.id))
+    assert kinds(response) == ["message"]
+
+
 @requirement("compaction.threshold")
 async def test_without_a_threshold_four_fifths_of_the_context_are_one(connect: Connect) -> None:
     connect.parts.sim = SimSettings(context_length=2000)
@@ -388,6 +409,9 @@ async def test_a_model_that_writes_no_summary_fails_the_turn_and_frees_the_lane(
     response = response_of(events)
     assert (status_of(response), response.error.code) == ("failed", "server_error")
     assert kinds(response) == []
+    assert arms(events) == ["response_created", "response_in_progress", "response_failed"]
+    summary = connect.stack.engine.request(f"{response.id}-summary")
+    assert response.usage.input_tokens == len(summary.ids)
     assert status_of(response_of(await peer.turn(input="Still there?"))) == "completed"
 
 
@@ -473,7 +497,10 @@ async def test_a_cancel_amid_a_compaction_leaves_the_conversation_as_it_was(
     response = response_of(events)
     assert status_of(response) == "cancelled"
     assert kinds(response) == []
-    assert response.usage.input_tokens > 1000
+    assert "response_output_item_added" not in arms(events)
+    # The turn's own prompt was read by nobody.
+    summary = stack.engine.request(f"{response_id}-summary")
+    assert response.usage.input_tokens == len(summary.ids)
     again = response_of(
         await peer.turn(input="Go on.", previous_response_id=response.id, metadata=said("Yes."))
     )

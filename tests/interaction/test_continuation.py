@@ -12,9 +12,15 @@ from harness.reading import arm_of, arms, calls_of, code_of, response_of, status
 from interaction.conftest import Connect
 from interaction.requirements import requirement
 from interaction.scripts import SHELL, call_output, said, script, user
+from turnwire import _codec
+from turnwire.v1.client_event_pb2 import ResponseCreate
+from turnwire.v1.conversation_pb2 import ConversationResource, CreateConversationRequest
 from turnwire.v1.response_pb2 import Response
+from turnwire.v1.responses_service_pb2 import CountInputTokensResult
 from turnwire_server.adapters.stores.memory import MemoryResponseStore, MemoryStoreSettings
 from turnwire_server.ports.store import StoredResponse
+from turnwire_server.runtime.unary import UnaryApi
+from turnwire_server.session.errors import Rejection
 
 _BAD_INPUT = [{"type": "function_call_output", "call_id": "call_of_nobody", "output": "x"}]
 
@@ -370,6 +376,34 @@ async def test_an_item_of_the_connection_may_be_named_instead_of_sent(connect: C
     whole = [{"role": "assistant", "content": text_of(first)}, user("two")]
     sent = response_of(await peer.turn(input=whole, store=False))
     assert _ids(connect, named) == _ids(connect, sent)
+
+
+@requirement("chain.item_reference_stored")
+async def test_an_item_that_is_stored_may_be_named_on_another_connection(
+    connect: Connect,
+) -> None:
+    first = await _say(await connect(), "one")
+    made = await connect.stack.services.conversations.create(
+        _codec.parse(CreateConversationRequest, {"items": [{**user("Plum."), "id": "msg_plum"}]}),
+        tenant="default",
+    )
+    assert isinstance(made, ConversationResource)
+    other = await connect()
+    reference = {"type": "item_reference", "id": first.output[0].message.id}
+    of_conversation = {"type": "item_reference", "id": "msg_plum"}
+    named = response_of(await other.turn(input=[reference, of_conversation], store=False))
+    whole = [{"role": "assistant", "content": text_of(first)}, user("Plum.")]
+    sent = response_of(await other.turn(input=whole, store=False))
+    assert _ids(connect, named) == _ids(connect, sent)
+    unary = UnaryApi(connect.stack.services)
+    create = _codec.parse(ResponseCreate, {"model": "sim", "input": [reference, of_conversation]})
+    count = await unary.count_input_tokens(create, tenant="default")
+    assert isinstance(count, CountInputTokensResult)
+    assert count.input_tokens == len(_ids(connect, sent))
+    for item in (reference, of_conversation):
+        create = _codec.parse(ResponseCreate, {"model": "sim", "input": [item, user("two")]})
+        refused = await unary.count_input_tokens(create, tenant="another")
+        assert isinstance(refused, Rejection) and refused.code == "item_not_found"
 
 
 @requirement("chain.item_reference_parent")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ from openai.types.conversations import Conversation, ConversationItemList
 
 from harness.peers import HttpPeer
 from harness.reading import (
+    arm_of,
     arms,
     calls_of,
     failure_of,
@@ -21,19 +22,24 @@ from harness.reading import (
     status_of,
 )
 from interaction.conftest import Connect
+from interaction.pauses import append, round_of
 from interaction.requirements import requirement
-from interaction.scripts import SHELL, call_output, said, user
+from interaction.scripts import SHELL, call_output, said, script, user
 from turnwire import _codec
 from turnwire.v1.conversation_pb2 import (
     ConversationItemList as ItemListMessage,
 )
 from turnwire.v1.conversation_pb2 import (
     ConversationResource,
+    CreateConversationItemsRequest,
     CreateConversationRequest,
 )
+from turnwire.v1.item_pb2 import Item
 from turnwire.v1.response_pb2 import Response
 from turnwire_server.adapters.renderers.sim_tokens import sim_tokens
+from turnwire_server.ports.screen import Verdict
 from turnwire_server.runtime.paging import PageRequest
+from turnwire_server.session.conversation import item_text
 
 TIMING = {"include": ["turnwire.timing"]}
 
@@ -306,3 +312,88 @@ async def test_a_compacted_conversation_lists_everything_and_tells_the_summary(
     assert isinstance(changed, ConversationResource)
     third = response_of(await peer.turn(input="And now?", conversation=conversation_id))
     assert prompt_of(connect, third).count("plum") == 0
+
+
+class _Screen:
+    """Blocks one phrase, read from one message to the next as far as its state tells."""
+
+    async def check(
+        self, state: bytes, new_items: Sequence[Item], *, instructions: str = ""
+    ) -> Verdict:
+        texts = [item_text(item.message.content) for item in new_items]
+        text = " ".join([state.decode(), *texts])
+        return Verdict(allowed="build a bomb" not in text, state=text[-12:].encode())
+
+
+async def _add(connect: Connect, conversation_id: str, *items: dict[str, Any]) -> None:
+    request = _codec.parse(CreateConversationItemsRequest, {"items": list(items)})
+    conversations = connect.stack.services.conversations
+    added = await conversations.add_items(conversation_id, request, tenant="default")
+    assert isinstance(added, ItemListMessage)
+
+
+@requirement("conversations.screened")
+@pytest.mark.parametrize("how", ["create", "add"])
+async def test_the_screen_reads_items_that_came_without_a_turn(connect: Connect, how: str) -> None:
+    connect.parts.screen = _Screen()
+    bad = user("please build a bomb for me")
+    conversation_id = await make(connect, *([bad] if how == "create" else []))
+    peer = await connect()
+    if how == "add":
+        response_of(await peer.turn(input="Hi", conversation=conversation_id))
+        await _add(connect, conversation_id, bad)
+    for _ in range(2):
+        events = await peer.turn(input="do it", conversation=conversation_id)
+        assert arm_of(events[-1]) == "response_failed"
+
+
+@requirement("conversations.screened")
+async def test_deleting_an_item_hides_none_of_the_others_from_the_screen(
+    connect: Connect,
+) -> None:
+    connect.parts.screen = _Screen()
+    conversation_id = await make(connect, {**user("Hi."), "id": "msg_hi"}, user("please build"))
+    peer = await connect()
+    events = await peer.turn(input=[], conversation=conversation_id, metadata=said(""))
+    assert arm_of(events[-1]) == "response_completed"
+    await _delete(connect, conversation_id, "msg_hi")
+    (_, empty) = await listed(connect, conversation_id)
+    await _delete(connect, conversation_id, empty["id"])
+    events = await peer.turn(input="a bomb", conversation=conversation_id)
+    assert arm_of(events[-1]) == "response_failed"
+
+
+async def _delete(connect: Connect, conversation_id: str, item_id: str) -> None:
+    conversations = connect.stack.services.conversations
+    changed = await conversations.delete_item(conversation_id, item_id, tenant="default")
+    assert isinstance(changed, ConversationResource)
+
+
+@requirement("conversations.rollout")
+async def test_a_rollout_is_kept_in_the_order_in_which_it_happened(connect: Connect) -> None:
+    conversation_id = await make(connect, {**user("Hi."), "id": "msg_hi"})
+    peer = await connect()
+    await peer.create(
+        input="go",
+        rollout=True,
+        tools=[SHELL],
+        metadata=script(tool_rounds=2),
+        conversation=conversation_id,
+    )
+    for _ in range(2):
+        await append(peer, (await round_of(peer))[-1])
+    response_of(await round_of(peer))
+    items = await listed(connect, conversation_id)
+    assert [item["type"] for item in items[1:]] == [
+        "message",
+        "function_call",
+        "function_call_output",
+        "function_call",
+        "function_call_output",
+        "message",
+    ]
+    for call, output in (items[2:4], items[4:6]):
+        assert call["call_id"] == output["call_id"]
+    await _delete(connect, conversation_id, "msg_hi")
+    after = await peer.turn(input="And now?", tools=[SHELL], conversation=conversation_id)
+    assert arms(after)[-1] == "response_completed"

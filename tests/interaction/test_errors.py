@@ -124,6 +124,19 @@ async def test_a_bad_setting_is_one_error(connect: Connect, row: Row) -> None:
         "input",
     ),
     Row("empty content", {"input": [user("")]}, INVALID, "input[0].content"),
+    Row("content missing", {"input": [{"role": "user"}]}, MISSING, "input[0].content"),
+    Row(
+        "content null",
+        {"input": [{"role": "user", "content": None}]},
+        MISSING,
+        "input[0].content",
+    ),
+    Row(
+        "text missing",
+        {"input": [{"role": "user", "content": [{"type": "input_text"}]}]},
+        MISSING,
+        "input[0].content[0].text",
+    ),
     Row("no parts", {"input": [{"role": "user", "content": []}]}, INVALID, "input[0].content"),
     Row(
         "image",
@@ -404,13 +417,6 @@ async def test_an_input_beyond_the_context_is_refused(connect: Connect) -> None:
     Row("item without type", {"input": [{"foo": 1}]}, MISSING, "input[0].type"),
     Row("role", {"input": [{"role": "robot", "content": "x"}]}, INVALID, "input[0].role"),
     Row("content", {"input": [{"role": "user", "content": 7}]}, TYPE, "input[0].content"),
-    Row("content missing", {"input": [{"role": "user"}]}, MISSING, "input[0].content"),
-    Row(
-        "text missing",
-        {"input": [{"role": "user", "content": [{"type": "input_text"}]}]},
-        MISSING,
-        "input[0].content[0].text",
-    ),
     Row(
         "part type",
         {"input": [{"role": "user", "content": [{"type": "input_smell"}]}]},

@@ -48,7 +48,7 @@ async def test_an_inject_fails_with_response_not_found_and_its_input(connect: Co
 _MALFORMED: dict[str, tuple[dict[str, Any], str]] = {
     "role": ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role"),
     "number": ({"input": 7}, "input"),
-    "no role": ({"input": [{"content": "x"}]}, "input[0].role"),
+    "no type": ({"input": [{"content": "x"}]}, "input[0].type"),
     "part": (
         {"input": [{"role": "user", "content": [{"type": "input_video"}]}]},
         "input[0].content[0].type",

@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from interaction.requirements import EVERY_WIRE, REQUIREMENTS, requirement
+from interaction.requirements import (
+    EVERY_WIRE,
+    KNOWN_CASES,
+    REQUIREMENTS,
+    proofs_of,
+    requirement,
+)
 
 _FOLDER = Path(__file__).parent
 
@@ -41,6 +47,19 @@ def test_every_requirement_is_proven() -> None:
     proven = {identifier for _, named in _tests() for identifier in named}
     assert set(REQUIREMENTS) - proven == set()
     assert proven - set(REQUIREMENTS) == set()
+
+
+@pytest.mark.parametrize("case", KNOWN_CASES)
+def test_every_case_is_proven_by_what_is_there(case: int) -> None:
+    proofs = proofs_of(case)
+    assert proofs
+    for proof in proofs:
+        path, is_elsewhere, name = proof.partition("::")
+        if not is_elsewhere:
+            assert proof in REQUIREMENTS
+            continue
+        tree = ast.parse((_FOLDER.parents[1] / path).read_text(encoding="utf-8"))
+        assert name in {getattr(node, "name", None) for node in tree.body}, proof
 
 
 def test_no_two_tests_have_the_same_name() -> None:

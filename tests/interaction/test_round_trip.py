@@ -101,6 +101,11 @@ async def test_a_chain_of_full_histories_goes_on_for_many_turns(connect: Connect
             id="null id",
         ),
         pytest.param([{"type": "reasoning", "id": None, "summary": []}], id="empty reasoning"),
+        pytest.param([{"type": "reasoning", "summary": [], "content": None}], id="null reasoning"),
+        pytest.param([{"role": "assistant", "content": None}], id="null content"),
+        pytest.param(
+            [{"type": "message", "role": "assistant", "status": "completed"}], id="no content"
+        ),
         pytest.param(
             [{"type": "reasoning", "id": "rs_1",
               "summary": [{"type": "summary_text", "text": "a"},

@@ -11,12 +11,21 @@ import pytest
 
 from harness.memory import MemorySink
 from harness.peers import MemoryWirePeer
-from harness.reading import arm_of, arms, failure_of, response_of, status_of, text_of
+from harness.reading import (
+    arm_of,
+    arms,
+    failure_of,
+    items_json,
+    response_of,
+    status_of,
+    text_of,
+)
 from harness.stack import Parts, Stack, running_stack
 from harness.waiting import until
 from turnwire_server.adapters.engines.sim import SimEngine, SimSettings
 from turnwire_server.adapters.ledgers.memory import MemoryLedger
 from turnwire_server.adapters.renderers.sim_chatml import SimParser, SimRenderer
+from turnwire_server.adapters.renderers.sim_tokens import IM_END
 from turnwire_server.adapters.stores.memory import MemoryResponseStore, MemoryStoreSettings
 from turnwire_server.ports.engine import EngineStep
 from turnwire_server.ports.ledger import UsageRecord
@@ -262,6 +271,32 @@ async def test_the_engine_is_stopped_once_nothing_more_can_come_of_it() -> None:
         assert status_of(response) == "completed"
         assert len(response.output) == 1
         assert ("cancel", response.id) in stack.engine.log
+
+
+@pytest.mark.parametrize("step_tokens", [1, 4, 100])
+@pytest.mark.parametrize("tool_choice", ["auto", "required"])
+async def test_what_the_model_sampled_behind_its_one_call_is_nowhere(
+    step_tokens: int, tool_choice: str
+) -> None:
+    calls = '{"text": "So.", "calls": [{"name": "f"}, {"name": "f"}], "after": "on and on"}'
+    members = {
+        "tools": [{"type": "function", "name": "f"}],
+        "parallel_tool_calls": False,
+        "tool_choice": tool_choice,
+        "metadata": {"turnwire.sim": calls},
+    }
+    async with one_peer(sim=SimSettings(step_tokens=step_tokens)) as (stack, peer):
+        response = response_of(await peer.turn(members, input="Hi"))
+        call_id = response.output[-1].function_call.call_id
+        output = {"type": "function_call_output", "call_id": call_id, "output": "x"}
+        said = items_json(response.output)
+        hi = {"type": "message", "role": "user", "content": "Hi"}
+        await peer.turn(members, previous_response_id=response.id, input=[output])
+        await peer.turn(members, input=[hi, *said, output])
+        _, chained, cold = stack.engine.requests
+        assert list(chained.ids) == list(cold.ids)
+        # What was counted is what is kept: behind it the turn is closed.
+        assert chained.ids[response.usage.total_tokens] == IM_END
 
 
 async def test_no_turn_outlives_its_connection() -> None:

@@ -90,8 +90,7 @@ def test_reasoning_is_sealed_when_it_is_whole(summarizes: bool) -> None:
 
 def test_a_compaction_is_announced_and_then_given() -> None:
     stream = Stream()
-    stream.take(stream.assembler.begin_compaction())
-    stream.take(stream.assembler.end_compaction("sealed"))
+    stream.take(stream.assembler.add_compaction("sealed"))
     stream.take(stream.assembler.add([TextDelta("a")]))
     response = stream.complete()
     assert stream.arms[2:5] == ["output_item_added", "compaction_compacting", "output_item_done"]
@@ -102,26 +101,17 @@ def test_a_compaction_is_announced_and_then_given() -> None:
 
 def test_an_answer_without_a_word_behind_a_compaction_is_an_empty_message() -> None:
     stream = Stream()
-    stream.take(stream.assembler.begin_compaction())
-    stream.take(stream.assembler.end_compaction("sealed"))
+    stream.take(stream.assembler.add_compaction("sealed"))
     response = stream.complete()
     assert [item.WhichOneof("item") for item in response.output] == ["compaction", "message"]
 
 
 def test_a_compaction_may_be_all_there_is() -> None:
     stream = Stream()
-    stream.take(stream.assembler.begin_compaction())
-    stream.take(stream.assembler.end_compaction("sealed"))
+    stream.take(stream.assembler.add_compaction("sealed"))
     stream.take(stream.assembler.complete_warm_up(USAGE, completed_at=2))
     (item,) = stream.events[-1].response_completed.response.output
     assert item.WhichOneof("item") == "compaction"
-
-
-def test_a_compaction_that_was_broken_off_is_no_output() -> None:
-    stream = Stream()
-    stream.take(stream.assembler.begin_compaction())
-    stream.take(stream.assembler.cancelled(USAGE))
-    assert not stream.events[-1].response_incomplete.response.output
 
 
 def test_an_item_that_nobody_writes_is_added_whole() -> None:

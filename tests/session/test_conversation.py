@@ -145,6 +145,16 @@ def test_the_newest_item_with_an_id_is_found():
     assert conversation.find_item("") is None
 
 
+def test_items_that_the_screen_has_not_seen_wait_for_it_with_what_follows():
+    first, second = user("a", id="m1"), user("b", id="m2")
+    conversation = EMPTY.extended([first]).to_be_screened([first])
+    assert conversation.to_be_screened([]) is conversation
+    conversation = conversation.extended([second]).to_be_screened([second])
+    waiting = [Item.FromString(encoded) for encoded in conversation.unscreened]
+    assert waiting == [first, second] == conversation.items()
+    assert EMPTY.unscreened == ()
+
+
 def test_a_found_item_is_nobody_else_s():
     conversation = EMPTY.extended([user("a", id="m1")])
     conversation.find_item("m1").message.role = "system"

@@ -177,7 +177,11 @@ def test_a_message_has_a_role(role):
         (MessageItem(role="x" * 9_999, content=content("a")), "invalid_value", "input[1].role"),
         (MessageItem(role="user"), "missing_required_parameter", "input[1].content"),
         (MessageItem(role="user", content=Content(text="")), "invalid_value", "input[1].content"),
-        (MessageItem(role="user", content=content("")), "invalid_value", "input[1].content"),
+        (
+            MessageItem(role="user", content=content("")),
+            "missing_required_parameter",
+            "input[1].content[0].text",
+        ),
         (
             MessageItem(role="system", content=Content(parts=ContentPartList())),
             "invalid_value",
@@ -190,7 +194,7 @@ def test_a_bad_message_is_refused_with_its_path(item, code, param):
 
 
 @pytest.mark.parametrize(
-    "empty", [Content(text=""), Content(parts=ContentPartList()), content("", "output_text")]
+    "empty", [None, Content(text=""), Content(parts=ContentPartList()), content("", "output_text")]
 )
 def test_an_assistant_may_have_said_nothing(empty):
     accepted(user(), Item(message=MessageItem(role="assistant", content=empty)), user())

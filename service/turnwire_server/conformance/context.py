@@ -25,7 +25,16 @@ from turnwire_server.conformance.official import OfficialTypes
 from turnwire_server.conformance.open_responses import OpenResponses
 from turnwire_server.conformance.stream import StreamJudge
 
-__all__ = ["CUSTOM_TOOL", "TOOL", "Context", "Exchange", "Server", "SuiteSettings", "hint"]
+__all__ = [
+    "CUSTOM_TOOL",
+    "TOOL",
+    "WHOLE_CALL",
+    "Context",
+    "Exchange",
+    "Server",
+    "SuiteSettings",
+    "hint",
+]
 
 TOOL: Final[Json] = {
     "type": "function",
@@ -44,6 +53,10 @@ CUSTOM_TOOL: Final[Json] = {
     "name": "apply_patch",
     "description": "Applies a patch that is given as text.",
 }
+_ENOUGH: Final = 32
+"""Most tokens of a turn whose text does not matter."""
+WHOLE_CALL: Final = 128
+"""Most tokens of a turn that must hold a whole call."""
 
 
 def hint(**members: Any) -> dict[str, str]:
@@ -144,6 +157,7 @@ class Context:
             "model": self.server.model,
             "input": text,
             "metadata": hint(text="Hello."),
+            "max_output_tokens": _ENOUGH,
             **members,
         }
         return {name: value for name, value in create.items() if value is not None}

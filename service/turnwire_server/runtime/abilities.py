@@ -56,9 +56,9 @@ def check_forced(
 ) -> Rejection | None:
     """Refuse a turn that must call a tool whose input the engine cannot hold to its rules.
 
-    Calls are held to JSON, and no engine can hold a member of that to a grammar too.
+    Calls are held to JSON. Of the grammars, only a regular expression can be part of that.
     """
-    if choice.mode != "required":
+    if choice.mode != "required" or _forced_pattern(choice, may_call, engine):
         return None
     for tool in may_call.tools:
         if not tool.parameters or "json_schema" not in engine.info.constraints:
@@ -76,8 +76,22 @@ def check_forced(
     )
 
 
-def unforced_grammars(tools: CheckedTools, may_call: ToolSet) -> Iterator[response_pb2.Warning]:
+def _forced_pattern(choice: CheckedChoice, may_call: ToolSet, engine: Engine) -> bool:
+    """Return whether the one tool that must be called is held to a regular expression."""
+    if choice.mode != "required" or len(may_call.tools) != 1:
+        return False
+    pattern = may_call.tools[0].input_pattern
+    if not pattern or not engine.info.constraints.issuperset(("regex", "json_schema")):
+        return False
+    return engine.refusal(Constraint("regex", pattern)) is None
+
+
+def unforced_grammars(
+    tools: CheckedTools, choice: CheckedChoice, may_call: ToolSet, engine: Engine
+) -> Iterator[response_pb2.Warning]:
     """Yield a warning for each tool that may be called without its grammar."""
+    if _forced_pattern(choice, may_call, engine):
+        return
     for tool in may_call.tools:
         path = tools.grammars.get(tool.qualified_name)
         if path is not None:

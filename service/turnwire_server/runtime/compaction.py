@@ -78,6 +78,8 @@ class CompactionPlan:
     rendered: Rendered
     max_tokens: int
     """Bound on the summary."""
+    allowance: int | None = None
+    """Tokens of conversation that the threshold leaves to the turns that follow; None for any."""
 
     @property
     def checked(self) -> CheckedCreate:
@@ -151,18 +153,53 @@ def plan_compaction(
 ) -> CompactionPlan | Rejection | None:
     """Return the compaction that a turn needs before it goes on, None when it needs none."""
     checked = ready.checked
-    threshold = checked.compact_threshold
-    is_due = threshold is not None and len(ready.rendered.prompt.ids) >= threshold
-    if not checked.is_compaction and (checked.is_warm_up or not is_due):
+    threshold, prompt = checked.compact_threshold, len(ready.rendered.prompt.ids)
+    if checked.is_compaction and threshold is None:
+        return plan_summary(ready, settings)
+    if threshold is None or checked.is_warm_up:
         return None
-    return plan_summary(ready, settings)
+    if prompt < threshold and not checked.is_compaction:
+        return None
+    head = _head_tokens(ready)
+    allowance = _allowance(threshold, head, checked.model.engine.info.context_length)
+    if prompt - head < allowance and not checked.is_compaction:
+        return None
+    return plan_summary(ready, settings, allowance=allowance)
 
 
-def plan_summary(ready: Ready, settings: CompactionSettings) -> CompactionPlan | Rejection:
+def _head_tokens(ready: Ready) -> int:
+    """Return the tokens of the prompt that no compaction removes: instructions and tools."""
+    content = content_pb2.Content(text=".")  # some templates take no prompt without a message
+    message = item_pb2.Item(message=item_pb2.MessageItem(role="user", content=content))
+    head = replace(
+        ready.request,
+        new_items=[message],
+        history=list,
+        previous=None,
+        force=None,
+        text_format=None,
+        generate=False,
+    )
+    rendered = render(ready.checked, head)
+    return 0 if isinstance(rendered, Rejection) else len(rendered.prompt.ids)
+
+
+def _allowance(threshold: int, head: int, context: int) -> int:
+    """Return how many tokens of conversation call for a compaction.
+
+    What the head leaves of the threshold; a head that leaves little would have it compact at
+    every turn, so it is half of the threshold then, where the context has room for that.
+    """
+    return max(threshold - head, min(threshold // 2, (context - head) // 2))
+
+
+def plan_summary(
+    ready: Ready, settings: CompactionSettings, *, allowance: int | None = None
+) -> CompactionPlan | Rejection:
     """Return how a conversation is summed up; refuse one that leaves no room for it.
 
     The head, tools included, stays as it is, so that the engine finds the conversation in its
-    prefix cache.
+    prefix cache. A summary has at most half of `allowance`, see `CompactionPlan`.
     """
     checked = ready.checked
     part = content_pb2.ContentPart(input_text=content_pb2.InputText(text=INSTRUCTION))
@@ -186,7 +223,10 @@ def plan_summary(ready: Ready, settings: CompactionSettings) -> CompactionPlan |
             f"The conversation leaves no room for its summary in the context of {context} tokens.",
             param="input",
         )
-    return CompactionPlan(ready, request, rendered, min(room, settings.max_summary_tokens))
+    most = min(room, settings.max_summary_tokens)
+    if allowance is not None:
+        most = min(most, max(allowance // 2, 1))
+    return CompactionPlan(ready, request, rendered, most, allowance)
 
 
 async def write_summary(
@@ -228,6 +268,7 @@ async def write_summary(
                     generation.cancel()
             if step.finish is not None:
                 finish = step.finish
+                break
         if reader.parser.done:
             finish = "stop"
         if finish in ("cancelled", "overrun"):
@@ -252,6 +293,20 @@ def latest_request(conversation: Conversation, limit: int) -> str:
     return ""
 
 
+def _kept_request(plan: CompactionPlan, limit: int) -> str:
+    """Return what is kept of the latest request: with a threshold, a quarter of the allowance.
+
+    What is kept must not call for the next compaction.
+    """
+    if plan.allowance is None:
+        return latest_request(plan.checked.conversation, limit)
+    tokens, text = plan.allowance // 4, latest_request(plan.checked.conversation, limit)
+    while (used := plan.checked.model.renderer.count(text)) > tokens and limit:
+        limit = min(limit, len(text)) * tokens // used
+        text = latest_request(plan.checked.conversation, limit)
+    return text
+
+
 async def compact(run: TurnRun, plan: CompactionPlan) -> CompactedTurn:
     """Compact the conversation of a turn that has begun, and say how it goes on.
 
@@ -265,27 +320,21 @@ async def compact(run: TurnRun, plan: CompactionPlan) -> CompactedTurn:
     async def may_go_on() -> bool:
         run.stages.mark("prefill")
         await hear_verdict(run)
-        if not run.is_cleared or run.turn.is_cancelled:
-            return False
-        run.send(run.assembler.begin_compaction())
-        return True
+        return run.is_cleared and not run.turn.is_cancelled
 
     request = plan.engine_request(
         f"{run.turn.response_id}-summary", run.session.id, services.settings.max_pending_tokens
     )
+    run.unread_tokens = run.input_tokens  # unless the turn goes on from the summary
     run.start(checked.model.engine.generate(request))
     summary = await write_summary(run.generation, plan, run.spent, may_go_on=may_go_on)
     run.stages.mark("decode")
     if summary is None or run.turn.is_cancelled:
         ready = plan.ready
         return CompactedTurn(ready.checked, ready.request, ready.rendered, "cancelled")
-    limit = services.settings.compaction.max_request_chars
-    if checked.compact_threshold is not None:
-        # About half of the threshold: what is kept must not call for the next compaction.
-        limit = min(limit, 2 * checked.compact_threshold)
-    request_text = latest_request(checked.conversation, limit)
+    request_text = _kept_request(plan, services.settings.compaction.max_request_chars)
     compacted = Compacted(summary, request_text, covers=not plan.is_all)
-    run.send(run.assembler.end_compaction(services.seal_compaction(compacted)))
+    run.send(run.assembler.add_compaction(services.seal_compaction(compacted)))
     if checked.conversation.configuration:
         run.send(run.assembler.add_whole(_configuration(checked, services)))
     turn = _goes_on(plan, list(run.assembler.response.output))

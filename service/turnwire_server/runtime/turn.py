@@ -1,6 +1,7 @@
 """The story of a turn, top to bottom. Read this first.
 
 resolve the parent      lane head -> connection cache -> store -> previous_response_not_found
+and item references     parent -> connection -> stores -> item_not_found
 validate and extend     only what is new; tools and settings are known by fingerprint
 render                  ids so far + the new items; nothing is rendered twice
 compact                 if it is due: the model sums up what is there, and goes on from that
@@ -24,7 +25,7 @@ from turnwire_server.runtime.compaction import compact, plan_compaction
 from turnwire_server.runtime.prepare import prepare
 from turnwire_server.runtime.reports import log_bug
 from turnwire_server.runtime.requests import begin_generation, begin_screening, hear_verdict
-from turnwire_server.runtime.resolve import resolve_parent
+from turnwire_server.runtime.resolve import resolve_parent, resolve_references
 from turnwire_server.runtime.rollout import next_round
 from turnwire_server.runtime.run import TurnRun
 from turnwire_server.session.errors import Rejection, error_code
@@ -56,15 +57,23 @@ async def _story(run: TurnRun) -> None:
     turn, services, stages = run.turn, run.services, run.stages
 
     parent = await resolve_parent(turn, services.store, services.conversations, run.tenant)
-    stages.mark("resolve")
     if isinstance(parent, Rejection):
+        stages.mark("resolve")
         return run.refuse(parent)
     run.record = parent.record
+    find_item = await resolve_references(
+        turn.create.input,
+        lambda item_id: parent.conversation.find_item(item_id) or run.session.find_item(item_id),
+        services.store,
+        services.conversations,
+        run.tenant,
+    )
+    stages.mark("resolve")
 
     checked = services.validator.check(
         turn.create,
         parent,
-        find_item=run.session.find_item,
+        find_item=find_item,
         stream_id=turn.lane,
         is_persistent=run.is_persistent,
         is_warm_up=turn.is_warm_up,
@@ -131,13 +140,14 @@ async def _generate(run: TurnRun, parser: OutputParser) -> FinishReason:
             if run.is_first_round:
                 run.cached_tokens = step.cached_tokens or 0
             await hear_verdict(run)
-        if step.finish is not None:
-            finish = step.finish
         if step.ids and parser.ending is None and run.is_cleared and run.cut_reason is None:
             if not run.hear(parser, step.ids):
                 await run.outbox.drain()
             if parser.ending is not None:
                 run.generation.cancel()
+        if step.finish is not None:
+            finish = step.finish
+            break  # An engine may take its time to close its stream.
     if parser.done:
         if finish != "stop" and parser.ending is None:
             run.is_exact = False  # cut amid the markup that closes its last call

@@ -21,7 +21,7 @@ from turnwire_server.runtime.compaction import CompactionPlan, plan_summary, wri
 from turnwire_server.runtime.conversations import conversation_id_of
 from turnwire_server.runtime.paging import PageRequest, page_of
 from turnwire_server.runtime.prepare import Ready, prepare
-from turnwire_server.runtime.resolve import Parent, not_found
+from turnwire_server.runtime.resolve import Parent, not_found, resolve_references
 from turnwire_server.runtime.screening import Screening
 from turnwire_server.runtime.services import Services
 from turnwire_server.runtime.spent import Spent
@@ -165,10 +165,17 @@ class UnaryApi:
             if isinstance(found, Rejection):
                 return found
             parent = Parent.of(found)
+        find_item = await resolve_references(
+            create.input,
+            parent.conversation.find_item,
+            services.store,
+            services.conversations,
+            tenant,
+        )
         checked = services.validator.check(
             create,
             parent,
-            find_item=lambda _: None,
+            find_item=find_item,
             stream_id=None,
             is_persistent=False,
             is_warm_up=False,

@@ -248,7 +248,7 @@ class Validator:
             warnings=(
                 *given.warnings,
                 *tools.warnings,
-                *unforced_grammars(tools, may_call),
+                *unforced_grammars(tools, choice, may_call, model.engine),
                 *ignored_settings(create, engine),
             ),
             is_warm_up=is_warm_up,

@@ -72,7 +72,6 @@ class ResponseAssembler:
         self._sequence_number = 0
         self._state = ResponseState.NEW
         self._open: OpenItem | None = None
-        self._compaction_id = ""
         self._is_cut = False
         """Whether an item ended incomplete: then it is the last one."""
         self._round_start = 0
@@ -183,28 +182,23 @@ class ResponseAssembler:
         self._round_start = len(self.response.output)
         self._ends_with_item = self.has_dropped = False
 
-    def begin_compaction(self) -> list[Outgoing]:
-        """Return the events that say that the context is being made shorter.
+    def add_compaction(self, sealed: str) -> list[Outgoing]:
+        """Return the events that give the compaction, `sealed`, to the client; no item is open.
 
-        `end_compaction` must follow before anything else but the end of the response, in whose
-        output a compaction that was not ended does not appear.
+        It is announced no earlier: its public type has no status, so one that was broken off
+        could not be shown to be over.
         """
         self._move(ResponseTrigger.OUTPUT)
-        self._compaction_id = self._new_id("cmp_")
+        item = item_pb2.Item()
+        item.compaction.id = self._new_id("cmp_")
         index = len(self.response.output)
         added, compacting = self._event(), self._event()
         added.response_output_item_added.output_index = index
-        added.response_output_item_added.item.compaction.id = self._compaction_id
+        added.response_output_item_added.item.CopyFrom(item)
         body = compacting.response_compaction_compacting
-        body.item_id, body.output_index = self._compaction_id, index
-        return [added, compacting]
-
-    def end_compaction(self, sealed: str) -> list[Outgoing]:
-        """Return the event that gives the compaction, `sealed`, to the client."""
-        self._move(ResponseTrigger.OUTPUT)
-        item = item_pb2.Item()
-        item.compaction.id, item.compaction.encrypted_content = self._compaction_id, sealed
-        return [self._whole(item)]
+        body.item_id, body.output_index = item.compaction.id, index
+        item.compaction.encrypted_content = sealed
+        return [added, compacting, self._whole(item)]
 
     def add_whole(self, item: item_pb2.Item) -> list[Outgoing]:
         """Return the events of an item that nobody writes piece by piece; no item is open."""

@@ -280,11 +280,15 @@ class ItemRules:
         if message.role == "assistant":
             allowed = _ASSISTANT_PARTS if self.is_strict else _ASSISTANT_PARTS | _INPUT_PARTS
         if message.content.WhichOneof("value") is None:
-            return _missing(path, "A message needs content.")
+            if message.role != "assistant":
+                return _missing(path, "A message needs content.")
+            message.content.parts.SetInParent()  # An assistant may have said nothing.
         rejection = _check_parts(message.content.parts.parts, path, allowed)
         if rejection is not None:
             return rejection
         if message.role != "assistant" and not item_text(message.content):
+            if message.content.parts.parts:  # A message of the contract cannot tell "" from none.
+                return _missing(f"{path}[0].text", "The text of the content is missing or empty.")
             return _invalid(path, "The content is empty.")
         return None
 

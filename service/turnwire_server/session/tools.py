@@ -28,6 +28,11 @@ class ToolSpec:
         """The name that the model sees: `namespace.name`, or the plain name."""
         return f"{self.namespace}.{self.name}" if self.namespace else self.name
 
+    @property
+    def input_pattern(self) -> str:
+        """Regular expression of all of a custom tool's input, "" when it has none."""
+        return f"^(?:{self.grammar})$" if self.grammar_syntax == "regex" else ""
+
 
 @dataclass(frozen=True, slots=True)
 class ToolSet:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -52,6 +53,35 @@ WEATHER = ToolSet.of(
     ),
     b"weather",
 )
+
+TRIP = {
+    "type": "object",
+    "properties": {
+        "to": {
+            "type": "object",
+            "properties": {
+                "city": {"type": "string", "maxLength": 4},
+                "by": {"enum": ["train", "boat"]},
+            },
+            "required": ["city", "by"],
+            "additionalProperties": False,
+        },
+        "days": {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": 2,
+            "items": {
+                "type": "object",
+                "properties": {"at": {"type": "integer", "minimum": 0, "maximum": 23}},
+                "required": ["at"],
+                "additionalProperties": False,
+            },
+        },
+        "note": {"anyOf": [{"type": "null"}, {"type": "string", "maxLength": 4}]},
+    },
+    "required": ["to", "days", "note"],
+    "additionalProperties": False,
+}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -211,6 +241,82 @@ async def test_a_forced_call_is_valid_for_its_tool(engine, renderer):
     assert isinstance(arguments["city"], str)
     assert 1 <= arguments["days"] <= 7
     assert json.dumps(arguments, separators=(",", ":"), ensure_ascii=False) == written
+
+
+async def forced_arguments(engine, renderer, tool: ToolSpec, sampling: Sampling) -> list[str]:
+    """Force a call; return its arguments as they were streamed."""
+    wanted = RenderRequest(
+        [user("Plan a trip to Kyoto.")],
+        list,
+        tools=ToolSet.of((tool,), tool.name.encode()),
+        force=ToolForce((tool.name,)),
+    )
+    rendered = renderer.render(wanted)
+    asked = request(
+        renderer, rendered.prompt.ids, sampling=sampling, constraint=rendered.constraint
+    )
+    steps = [step async for step in engine.generate(asked)]
+    assert steps[-1].finish == "stop"
+    parser = renderer.parser(wanted, rendered)
+    pieces = [piece for step in steps for piece in parser.feed(step.ids)]
+    pieces += parser.finish("stop")
+    started = CallStarted(tool.name, custom=tool.kind == "custom")
+    assert (pieces[0], pieces[-1]) == (started, CallEnded())
+    return [piece.text for piece in pieces if isinstance(piece, CallDelta)]
+
+
+async def test_a_forced_call_with_a_nested_schema_is_valid_every_time(engine, renderer):
+    tool = ToolSpec("plan", parameters=json.dumps(TRIP))
+    side_by_side = asyncio.Semaphore(16)
+
+    async def call(number: int) -> None:
+        temperature = (0.0, 0.7, 1.5)[number % 3]
+        sampling = Sampling(max_tokens=150, temperature=temperature, seed=number)
+        async with side_by_side:
+            said = "".join(await forced_arguments(engine, renderer, tool, sampling))
+        trip = json.loads(said)
+        assert list(trip) == ["to", "days", "note"]
+        assert list(trip["to"]) == ["city", "by"]
+        assert isinstance(trip["to"]["city"], str) and len(trip["to"]["city"]) <= 4
+        assert trip["to"]["by"] in ("train", "boat")
+        assert 1 <= len(trip["days"]) <= 2
+        for day in trip["days"]:
+            assert list(day) == ["at"]
+            assert type(day["at"]) is int and 0 <= day["at"] <= 23
+        assert trip["note"] is None or len(trip["note"]) <= 4
+
+    async with asyncio.timeout(240):
+        await call(0)  # its prompt is in the prefix cache then
+        await asyncio.gather(*(call(number) for number in range(1, 50)))
+
+
+async def test_a_forced_custom_call_is_held_to_its_regex(engine, renderer):
+    # With what JSON escapes.
+    pattern = r"(mv|cp) \"[a-c]{1,3}\"\n"
+    tool = ToolSpec("run", kind="custom", grammar=pattern, grammar_syntax="regex")
+    async with asyncio.timeout(60):
+        said = await forced_arguments(engine, renderer, tool, Sampling(max_tokens=60))
+    assert re.fullmatch(pattern, "".join(said))
+
+
+async def test_text_of_many_tokens_per_character_streams_whole(engine, renderer):
+    texts = [
+        "👩\u200d👩\u200d👧\u200d👦 and 🏳\ufe0f\u200d🌈",
+        "東京で寿司を食べる",
+        "a\u200db 🤷🏽\u200d♀\ufe0f 𠮷",
+    ]
+    fixed = {
+        "type": "object",
+        "properties": {f"t{index}": {"const": text} for index, text in enumerate(texts)},
+        "required": [f"t{index}" for index in range(len(texts))],
+        "additionalProperties": False,
+    }
+    tool = ToolSpec("say", parameters=json.dumps(fixed))
+    async with asyncio.timeout(60):
+        said = await forced_arguments(engine, renderer, tool, Sampling(max_tokens=250))
+    assert len(said) > 5
+    assert not any("\ufffd" in text for text in said)
+    assert list(json.loads("".join(said)).values()) == texts
 
 
 @pytest.mark.parametrize(

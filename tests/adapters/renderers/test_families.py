@@ -27,7 +27,7 @@ from turnwire_server.adapters.renderers.chat_template import (
     ChatTemplateSettings,
 )
 from turnwire_server.adapters.renderers.hf_folder import read_folder
-from turnwire_server.ports.renderer import RenderRequest, ToolForce
+from turnwire_server.ports.renderer import Ending, RenderRequest, ToolForce
 from turnwire_server.runtime.audit import find_mismatch
 from turnwire_server.session.output import (
     CallDelta,
@@ -300,6 +300,43 @@ def test_a_forced_call_goes_on_from_its_opening(make, family):
     tail = renderer._tokenizer.encode_markup(f"{written}{closer}{renderer._text.close}")
     length = len(prompt.ids) + len(prompt.tail)
     assert list(after.prompt.ids[length - len(tail) : length]) == tail
+
+
+@pytest.mark.parametrize("step", [1, 3, 1000])
+@pytest.mark.parametrize("family", KEEPING)
+def test_ids_behind_the_one_call_allowed_are_not_kept(make, family, step):
+    renderer = make(family)
+    before, called = [message("user", "go")], [call("call00000", "f", '{"a": 1}')]
+    turn = request(before, tools=TOOLS, parallel_calls=False)
+    rendered = renderer.render(turn)
+    *said, end = sampled_ids(renderer, before, called, {"tools": TOOLS})
+    behind = renderer._tokenizer.encode_markup(" and on and on")
+    ids = [*said, *(behind if family == "llama3" else said), end]
+    parser = renderer.parser(turn, rendered)
+    fed = 0
+    while parser.ending is None:
+        parser.feed(ids[fed : fed + step])
+        fed += step
+    assert parser.ending == Ending(len(said), is_exact=True)
+    prompt = renderer.sampled(rendered, ids[: parser.ending.ids], "stop")
+    answered = [output("call00000", "x")]
+    after = renderer.render(request(answered, before + called, previous=prompt, tools=TOOLS))
+    assert (
+        after.prompt.ids
+        == renderer.render(request(before + called + answered, tools=TOOLS)).prompt.ids
+    )
+
+
+@pytest.mark.parametrize("closer", ["", "\n</tool_call>"])
+def test_a_forced_call_is_closed_once(make, closer):
+    renderer = make("qwen")
+    turn = request([message("user", "go")], tools=TOOLS, force=ToolForce(("f",)))
+    rendered = renderer.render(turn)
+    written = '{"name": "f", "arguments": {"a": 1}}'
+    ids = renderer._tokenizer.encode_markup(f"{written}{closer}")
+    prompt = renderer.sampled(rendered, ids, "stop")
+    text = "".join(map(renderer._token_text, [*prompt.ids, *prompt.tail]))
+    assert text.endswith(f"<tool_call>\n{written}\n</tool_call>\n")
 
 
 @given(st.sampled_from(sorted(FAMILIES)), st.text(max_size=20))

@@ -31,7 +31,13 @@ from turnwire_server.adapters.renderers.harmony_settings import (
     load_harmony,
 )
 from turnwire_server.ports.engine import Constraint
-from turnwire_server.ports.renderer import Rendered, RenderFailure, RenderRequest, ToolForce
+from turnwire_server.ports.renderer import (
+    Ending,
+    Rendered,
+    RenderFailure,
+    RenderRequest,
+    ToolForce,
+)
 from turnwire_server.session.output import (
     CallDelta,
     CallEnded,
@@ -41,7 +47,7 @@ from turnwire_server.session.output import (
     TextDelta,
 )
 from turnwire_server.session.prompt import Prompt
-from turnwire_server.session.tools import NO_TOOLS, ToolSet
+from turnwire_server.session.tools import NO_TOOLS, ToolSet, ToolSpec
 
 TOOLS = TOOL_SETS[2]
 
@@ -245,6 +251,16 @@ def test_a_forced_call_begins_in_the_prompt_and_is_constrained(renderer):
         )
     )  # fmt: skip
     assert [*prompt.ids, *prompt.tail] == list(cold.prompt.ids)
+
+
+def test_a_forced_custom_call_is_held_to_its_regex(renderer):
+    tool = ToolSpec("pick", kind="custom", grammar="a|b", grammar_syntax="regex")
+    tools, force = ToolSet.of((tool,), b"pick"), ToolForce(("pick",))
+    constraint = renderer.render(
+        request(message("user", "go"), tools=tools, force=force)
+    ).constraint
+    schema = json.loads(constraint.text)
+    assert schema["properties"] == {"input": {"type": "string", "pattern": "^(?:a|b)$"}}
 
 
 def test_one_of_several_tools_is_forced_by_the_beginning_of_a_recipient(renderer):
@@ -459,6 +475,26 @@ def test_one_call_at_most_when_calls_are_not_parallel(renderer):
     text = f"{CALLED}<|end|><|start|>assistant{CALLED}<|call|>"
     assert parse(renderer, text).count(CallEnded()) == 2
     assert parse(renderer, text, parallel_calls=False).count(CallEnded()) == 1
+
+
+@pytest.mark.parametrize("step", [1, 3, 1000])
+def test_ids_behind_the_one_call_allowed_are_not_kept(renderer, step):
+    asked, answer = message("user", "go"), output("call_0", "x")
+    turn = request(asked, tools=TOOLS, parallel_calls=False)
+    rendered = renderer.render(turn)
+    first, second = call("call_0", "weather", '{"a":1}'), call("call_1", "weather", '{"a":2}')
+    said = ids_of(renderer, [first])
+    ids = [*said, *encode(f"<|start|>assistant{decode(ids_of(renderer, [second]))}")]
+    parser = renderer.parser(turn, rendered)
+    fed = 0
+    while parser.ending is None:
+        parser.feed(ids[fed : fed + step])
+        fed += step
+    assert parser.ending == Ending(len(said), is_exact=True)
+    prompt = renderer.sampled(rendered, ids[: parser.ending.ids], "stop")
+    after = renderer.render(request(answer, history=[asked, first], previous=prompt, tools=TOOLS))
+    cold = renderer.render(request(asked, first, answer, tools=TOOLS))
+    assert after.prompt.ids == cold.prompt.ids
 
 
 def test_a_character_cut_in_the_middle_is_one_replacement(renderer):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from turnwire_server.adapters.renderers.formats.call_parser import CallParser
 from turnwire_server.adapters.renderers.formats.syntax import ANGLE_THINK, HERMES
 from turnwire_server.adapters.renderers.reasoning_count import ReasoningCount
+from turnwire_server.ports.renderer import Ending
 from turnwire_server.session.output import ReasoningDelta
 from turnwire_server.session.tools import NO_TOOLS
 
@@ -57,3 +58,14 @@ def test_there_is_reasoning_if_and_only_if_an_id_counts(tokens: list[bytes]) -> 
     count, reasoning = counted(tokens)
     assert (count > 0) == bool(reasoning)
     assert count <= sum(map(bool, tokens))
+
+
+@pytest.mark.parametrize(
+    ("position", "ids", "is_exact"), [(3, 0, True), (4, 1, True), (5, 2, False), (7, 3, True)]
+)
+def test_an_output_that_ends_amid_a_token_is_not_exactly_its_ids(position, ids, is_exact):
+    tokens = [b"a", b"bc", b"\xe4\xb8\x96", b"d"]
+    count = ReasoningCount(tokens.__getitem__, opening="<c>")
+    count.add(range(len(tokens)))
+    assert count.ending(position, is_closed=True) == Ending(ids, is_exact)
+    assert count.ending(position, is_closed=False) == Ending(ids, is_exact=False)

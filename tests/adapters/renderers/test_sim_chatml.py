@@ -13,7 +13,13 @@ from turnwire.v1 import content_pb2, item_pb2
 from turnwire_server.adapters.renderers.sim_chatml import SimRenderer
 from turnwire_server.adapters.renderers.sim_tokens import IM_END, IM_START, MARKERS, sim_tokens
 from turnwire_server.ports.engine import Constraint
-from turnwire_server.ports.renderer import Rendered, RenderFailure, RenderRequest, ToolForce
+from turnwire_server.ports.renderer import (
+    Ending,
+    Rendered,
+    RenderFailure,
+    RenderRequest,
+    ToolForce,
+)
 from turnwire_server.session.output import CallDelta, CallEnded, CallStarted, TextDelta
 from turnwire_server.session.prompt import Prompt
 from turnwire_server.session.tools import NO_TOOLS, ToolSet, ToolSpec
@@ -362,3 +368,30 @@ def test_a_character_cut_at_the_end_becomes_one_replacement_character() -> None:
 def test_text_is_counted_in_tokens() -> None:
     assert RENDERER.count("hello world") == 2
     assert RENDERER.stop_ids == {IM_END}
+
+
+@pytest.mark.parametrize("step", [1, 3, 1000])
+def test_ids_behind_the_one_call_allowed_are_not_kept(step: int) -> None:
+    asked, called = message("user", "go"), call('{"a": 1}')
+    turn = RenderRequest([asked], list, tools=TOOLS, parallel_calls=False)
+    rendered = RENDERER.render(turn)
+    cold = RENDERER.render(RenderRequest([asked, called], list, tools=TOOLS, generate=False))
+    said = list(cold.prompt.ids[len(rendered.prompt.ids) :])
+    ids = [*said, *sim_tokens().encode_template("\n"), *said, IM_END]
+    parser = RENDERER.parser(turn, rendered)
+    fed = 0
+    while parser.ending is None:
+        parser.feed(ids[fed : fed + step])
+        fed += step
+    assert parser.ending == Ending(len(said), is_exact=True)
+    assert RENDERER.sampled(rendered, ids[: parser.ending.ids], "stop") == cold.prompt
+
+
+def test_a_forced_custom_call_is_held_to_its_regex() -> None:
+    tool = ToolSpec("pick", kind="custom", grammar="a|b", grammar_syntax="regex")
+    tools, force = ToolSet.of((tool,), b"pick"), ToolForce(("pick",))
+    turn = RenderRequest([message("user", "go")], list, tools=tools, force=force)
+    constraint = RENDERER.render(turn).constraint
+    assert constraint is not None
+    schema = json.loads(constraint.text)
+    assert schema["properties"]["input"] == {"type": "string", "pattern": "^(?:a|b)$"}

@@ -37,7 +37,8 @@ async def converse(arguments: argparse.Namespace, config: RunConfig | None) -> N
     helper = Agent(
         name="Helper",
         instructions="Use the tools, then answer.",
-        tools=[get_weather, get_time],
+        # A small model that is offered tools may go on and on.
+        tools=[] if arguments.no_tool else [get_weather, get_time],
         model=arguments.model,
     )
     options: dict[str, Any] = {"max_turns": 8, "run_config": config}

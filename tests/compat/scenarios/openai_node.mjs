@@ -6,8 +6,12 @@ import OpenAI from 'openai';
 import { ResponsesWebSocketSession } from 'openai/lib/responses/responses-websocket-session';
 import { ResponsesWS } from 'openai/resources/responses/ws';
 
-const [transport, baseURL, model, toolWord] = process.argv.slice(2);
+const [transport, baseURL, modelName, toolWord] = process.argv.slice(2);
 const needsTool = toolWord === 'tool';
+// A small model may go on and on: then its answers are cut, and that is no failure.
+const asked = needsTool ? { model: modelName } : { model: modelName, max_output_tokens: 48 };
+const isWhole = (response) =>
+  response.status === 'completed' || (response.status === 'incomplete' && !needsTool);
 const client = new OpenAI({ baseURL, apiKey: 'sk-local-test', maxRetries: 0, timeout: 60_000 });
 const NOBODY = 'resp_0000000000000000000000000000000000000000000000ff';
 const QUESTION = 'How is the weather in Paris? Use get_weather, then answer.';
@@ -24,7 +28,7 @@ const WEATHER = {
   },
 };
 
-const calls = (response) => response.output.filter((item) => item.type === 'function_call');
+const calls = (response) => response.output.filter((item) => item.type === 'function_call' && item.status === 'completed');
 const outputs = (response) =>
   calls(response).map(({ call_id }) => ({ type: 'function_call_output', call_id, output: 'sunny' }));
 const textOf = (response) =>
@@ -44,7 +48,7 @@ async function readOne(events) {
     if (count++ === 0) assert.equal(event.type, 'response.created');
     if (event.type === 'response.output_text.delta') text += event.delta;
     if (/^response\.(completed|failed|incomplete)$/.test(event.type)) {
-      assert.equal(event.type, 'response.completed');
+      assert.ok(isWhole(event.response), event.type);
       assert.equal(textOf(event.response), text);
       return event.response;
     }
@@ -74,7 +78,7 @@ class Socket {
     for (;;) yield await this.next();
   }
   turn(options) {
-    this.ws.send({ type: 'response.create', model, store: false, ...options });
+    this.ws.send({ type: 'response.create', ...asked, store: false, ...options });
     return readOne(this.events());
   }
 }
@@ -82,16 +86,16 @@ class Socket {
 const scenarios = {
   http: {
     async answersAndStreams() {
-      const made = await client.responses.create({ model, input: 'Say hello.' });
-      assert.equal(made.status, 'completed');
-      const stream = await client.responses.create({ model, input: 'Say hello.', stream: true });
+      const made = await client.responses.create({ ...asked, input: 'Say hello.' });
+      assert.ok(isWhole(made), made.status);
+      const stream = await client.responses.create({ ...asked, input: 'Say hello.', stream: true });
       return textOf(await readOne(stream)) && made.output_text;
     },
     async runsATool() {
       let input = QUESTION;
       let previous_response_id;
       for (let round = 0; round < 6; round++) {
-        const stream = client.responses.stream({ model, input, tools: [WEATHER], previous_response_id });
+        const stream = client.responses.stream({ ...asked, input, tools: [WEATHER], previous_response_id });
         const response = await stream.finalResponse();
         if (!calls(response).length) {
           assert.ok(round > 0 || !needsTool, 'no tool was called');
@@ -103,8 +107,8 @@ const scenarios = {
       throw new Error('the tools never ended');
     },
     async refusesAnUnknownParent() {
-      const asked = client.responses.create({ model, input: 'x', previous_response_id: NOBODY });
-      await assert.rejects(asked, (error) => {
+      const refused = client.responses.create({ ...asked, input: 'x', previous_response_id: NOBODY });
+      await assert.rejects(refused, (error) => {
         assert.equal(error.code, 'previous_response_not_found');
         return error.status === 400;
       });
@@ -139,7 +143,7 @@ const scenarios = {
     async goesOnAfterAnError() {
       const socket = new Socket();
       try {
-        socket.ws.send({ type: 'response.create', model, input: 'x', previous_response_id: NOBODY });
+        socket.ws.send({ type: 'response.create', ...asked, input: 'x', previous_response_id: NOBODY });
         const refused = await socket.next();
         assert.equal(refused.type, 'error');
         const said = JSON.stringify([refused, refused.error?.message, refused.error?.error]);
@@ -164,7 +168,7 @@ const scenarios = {
         maxBufferedEvents: 20_000,
         maxBufferedBytes: 2 ** 26,
       });
-      const create = (options) => ({ model, store: false, ...options });
+      const create = (options) => ({ ...asked, store: false, ...options });
       try {
         const trunk = session.lane('trunk');
         const branch = session.lane('branch');

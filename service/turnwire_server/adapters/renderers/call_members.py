@@ -13,7 +13,7 @@ from turnwire_server.ports.renderer import ToolForce
 from turnwire_server.session.output import CallDelta, CallEnded, CallStarted, OutputPiece
 from turnwire_server.session.tools import ToolSet, ToolSpec
 
-__all__ = ["CallMembers", "arguments_schema", "find_tool", "forced_call_schema"]
+__all__ = ["CallMembers", "arguments_schema", "find_tool", "forced_call_schema", "input_schema"]
 
 
 class CallMembers:
@@ -126,7 +126,7 @@ def forced_call_schema(
         base = f"{root}/anyOf/{index}" if several else root
         if tool.kind == "custom":
             key = "input"
-            value: object = {"type": "string"}
+            value: object = input_schema(tool)
         else:
             key = arguments_key
             value = arguments_schema(tool, f"{base}/properties/{key}")
@@ -143,6 +143,12 @@ def forced_call_schema(
         limits = {"minItems": 1} if force.parallel else {"minItems": 1, "maxItems": 1}
         schema = {"type": "array", "items": schema, **limits}
     return json.dumps(schema, ensure_ascii=False)
+
+
+def input_schema(tool: ToolSpec) -> object:
+    """Return the schema of a custom tool's input, as a member of JSON."""
+    pattern = tool.input_pattern
+    return {"type": "string", "pattern": pattern} if pattern else {"type": "string"}
 
 
 def arguments_schema(tool: ToolSpec, place: str = "#") -> object:

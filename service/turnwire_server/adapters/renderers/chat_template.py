@@ -54,6 +54,8 @@ __all__ = ["ChatTemplateRenderer", "ChatTemplateSettings"]
 _VERSION: Final = "chat-template-1"
 _REFUSED: Final = "the model's chat template does not accept this conversation"
 _MOST_HEADS: Final = 32
+_LONGEST_CLOSER: Final = 32
+"""In tokens, blanks and an end-of-turn id behind it included."""
 _NO_INSTRUCTIONS: Final = digest(b"")
 _OUTPUTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
 _FACTS: Final = tuple(field.name for field in fields(TemplateClass))
@@ -188,12 +190,13 @@ class ChatTemplateRenderer:
         """
         prompt = rendered.prompt
         tail = self._close_ids
-        if self._syntax.closer and rendered.opening.startswith(self._syntax.opener):
-            # The constraint ends with the call's object; history wants its closing marker too.
-            tail = tuple(
-                self._tokenizer.encode_markup(f"\n{self._syntax.closer}{self._text.close}")
-            )
         kept = list(ids)
+        closer = self._syntax.closer
+        if closer and rendered.opening.startswith(self._syntax.opener):
+            # A constraint ends with the call's object; history wants its closing marker too.
+            end = "".join(map(self._token_text, kept[-_LONGEST_CLOSER:]))
+            if not end.rstrip().endswith(closer):
+                tail = tuple(self._tokenizer.encode_markup(f"\n{closer}{self._text.close}"))
         if kept and kept[-1] in self._stop_ids:
             if tail and kept[-1] == tail[0]:
                 tail = tail[1:]

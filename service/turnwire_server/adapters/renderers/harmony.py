@@ -25,7 +25,7 @@ from openai_harmony import (
 )
 
 from turnwire.v1 import item_pb2
-from turnwire_server.adapters.renderers.call_members import arguments_schema
+from turnwire_server.adapters.renderers.call_members import arguments_schema, input_schema
 from turnwire_server.adapters.renderers.fingerprints import (
     digest,
     rerender_reason,
@@ -47,6 +47,7 @@ from turnwire_server.ports.engine import Constraint, FinishReason
 from turnwire_server.ports.renderer import Rendered, RenderFailure, RenderRequest
 from turnwire_server.session.prompt import Prompt
 from turnwire_server.session.tokens import TokenIds
+from turnwire_server.session.tools import ToolSpec
 
 __all__ = ["HarmonyRenderer"]
 
@@ -286,7 +287,9 @@ class HarmonyRenderer:
         if len(tools) == 1:
             ids = self._render_message(call_message(recipients[0], ""))
             opening = ids[len(self._generation) : ids.index(self._tokens.message) + 1]
-            schema = arguments_schema(tools[0]) if tools[0].kind == "function" else INPUT_SCHEMA
+            schema = _input_object(tools[0])
+            if tools[0].kind == "function":
+                schema = arguments_schema(tools[0])
             return opening, Constraint("json_schema", json.dumps(schema, ensure_ascii=False))
         # Which one is the model's choice: the header has markers, which no constraint can hold.
         is_plain = all(recipient.startswith(f"{FUNCTIONS}.") for recipient in recipients)
@@ -315,6 +318,10 @@ class HarmonyRenderer:
         """Return whether `ids` are an answer without a header."""
         is_marked = any(map(self._tokens.is_special, ids))
         return bool(ids) and not is_marked and not self._tokens.begins_recipient(ids)
+
+
+def _input_object(tool: ToolSpec) -> object:
+    return {**INPUT_SCHEMA, "properties": {"input": input_schema(tool)}}
 
 
 def _recipient_in(items: Sequence[item_pb2.Item], call_id: str) -> str:

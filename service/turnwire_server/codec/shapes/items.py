@@ -38,7 +38,8 @@ class MessageItem(Shape, message_type=item_pb2.MessageItem):
     type: Literal["message"] | None = None
     id: str | None = None
     role: Literal["user", "assistant", "system", "developer"]
-    content: Content
+    content: Content | None = None
+    """Only an assistant's may be missing, which the session judges."""
     status: ItemStatus | None = None
     phase: str | None = None
 

@@ -7,7 +7,7 @@ from typing import Final
 from turnwire_server.conformance.checks import PERSISTENT, Collector, Failure, Json, bounded
 from turnwire_server.conformance.clients.persistent import PersistentConnection
 from turnwire_server.conformance.clients.turn import Turn
-from turnwire_server.conformance.context import TOOL, Context
+from turnwire_server.conformance.context import TOOL, WHOLE_CALL, Context
 
 __all__ = ["SCENARIO", "warm_up"]
 
@@ -160,10 +160,12 @@ async def _call(context: Context, exchange: object) -> tuple[Turn, Json]:
         tools=[TOOL],
         tool_choice="required",
         metadata={},
+        max_output_tokens=WHOLE_CALL,
         **_storing(context),
     )
     turn: Turn = await exchange.turn(create)  # type: ignore[attr-defined]  # Any exchange.
-    calls = turn.completed().of_type("function_call")
+    context.skip_unless(turn.finished().status == "completed", "the call was cut")
+    calls = turn.of_type("function_call")
     context.skip_unless(calls, "nothing is called, see sequence.function_call")
     return turn, calls[0]
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from turnwire_server.conformance.checks import PERSISTENT, Collector, Failure, Json, bounded
 from turnwire_server.conformance.clients.persistent import PersistentConnection
 from turnwire_server.conformance.clients.turn import Turn
-from turnwire_server.conformance.context import TOOL, Context, hint
+from turnwire_server.conformance.context import TOOL, WHOLE_CALL, Context, hint
 from turnwire_server.conformance.scenarios.lanes import long_turn
 
 __all__ = ["SCENARIO"]
@@ -225,6 +225,7 @@ async def _rollout(context: Context) -> None:
             tools=[TOOL],
             tool_choice="required",
             metadata=hint(calls=[call], after="It is sunny."),
+            max_output_tokens=4 * WHOLE_CALL,
         )
     )
     done = await connection.until("response.done", "response.completed", "response.incomplete")

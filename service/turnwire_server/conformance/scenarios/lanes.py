@@ -15,6 +15,7 @@ SCENARIO: Final = Collector("6")
 
 _OPTIONS: Final[dict[str, Any]] = {"transports": PERSISTENT, "profiles": ("turnwire",)}
 _LIMIT: Final = 32
+_LONG: Final = 600
 
 
 def long_turn(context: Context, *, tokens: int = 400, **more: Any) -> dict[str, Any]:
@@ -29,6 +30,7 @@ def long_turn(context: Context, *, tokens: int = 400, **more: Any) -> dict[str, 
         "Count from 1 to 500 in words, without a stop.",
         metadata=hint(tokens=tokens, tokens_per_second=200),
         store=False,
+        max_output_tokens=_LONG,
         **more,
     )
 
@@ -150,9 +152,7 @@ async def _queue(context: Context) -> None:
     lanes = [f"lane{index}" for index in range(20)]
     for lane in lanes:
         metadata = hint(tokens=20, tokens_per_second=200)
-        await connection.send(
-            context.create(store=False, stream_id=lane, metadata=metadata, max_output_tokens=64)
-        )
+        await connection.send(context.create(store=False, stream_id=lane, metadata=metadata))
     for lane in lanes:
         (await connection.finish(lane)).finished()
 

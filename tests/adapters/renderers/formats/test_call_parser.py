@@ -127,6 +127,37 @@ def test_a_mistral_call_ends_with_its_arguments() -> None:
     assert parser.done
 
 
+@pytest.mark.parametrize("step", [1, 1000])
+@pytest.mark.parametrize(
+    ("syntax", "call_text", "closing", "behind", "is_closed"),
+    [
+        (HERMES, "<tool_call>\n{}", "\n</tool_call>", "\n<tool_call>", True),
+        (HERMES, "<tool_call>\n{}", "", "\n</tool_<", False),
+        (HERMES, "<tool_call>\n{}", "", "}\n</tool_call>", False),
+        (HERMES, "<tool_call>\n{}", " " * 16 + "</tool_call>", "x", True),
+        (HERMES, "<tool_call>\n{}", "", " " * 17 + "</tool_call>", False),
+        (HERMES, "<tool_call>[{}", "]</tool_call>", "x", True),
+        (HERMES, "<tool_call>[{}", "", ", {}]</tool_call>", False),
+        (HERMES, "```json\n{}", "\n```", "x", True),
+        (HERMES, "{}", "", "x", True),
+        (LLAMA3_JSON, "<|python_tag|>{}", "", "; {}", True),
+        (MISTRAL, "[TOOL_CALLS][{}", "]", "x", True),
+        (MISTRAL, "[TOOL_CALLS][{}", "", ", {}]", False),
+    ],
+)
+def test_the_output_ends_with_the_markup_that_closes_its_one_call(
+    syntax: CallSyntax, call_text: str, closing: str, behind: str, is_closed: bool, step: int
+) -> None:
+    written = call_text.replace("{}", '{"name": "add", "arguments": {"a": 1}}')
+    parser = CallParser(syntax, TOOLS, parallel=False, lenient=True)
+    text = f"{written}{closing}{behind}"
+    said = [
+        piece for at in range(0, len(text), step) for piece in parser.feed(text[at : at + step])
+    ]
+    assert merged([*said, *parser.finish(complete=True)]) == call("add", '{"a": 1}')
+    assert parser.ending == (len(written) + len(closing), is_closed)
+
+
 def test_a_mistral_call_without_arguments_gets_an_empty_object() -> None:
     assert parse(MISTRAL, "[TOOL_CALLS]add[ARGS]") == call("add", "{}")
     assert parse(MISTRAL, "[TOOL_CALLS]add[ARGS]", complete=False) == []

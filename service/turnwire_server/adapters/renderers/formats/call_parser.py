@@ -408,10 +408,11 @@ class CallParser:
         rest = self._pending
         for closer in closers:
             body = rest.lstrip()
-            if body.startswith(closer):
+            is_near = len(rest) - len(body) <= _MOST_BLANKS
+            if is_near and body.startswith(closer):
                 rest = body[len(closer) :]
-            elif closer.startswith(body) and len(rest) - len(body) <= _MOST_BLANKS:
-                return
+            elif is_near and closer.startswith(body):
+                return  # it may still come
             else:
                 self.ending = self._fed - len(self._pending), False
                 break
