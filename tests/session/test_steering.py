@@ -99,7 +99,7 @@ def test_a_steer_that_failed_may_be_sent_again(driver):
         ([user("x"), call_output("c1")], "input[1]"),
         ([Item()], "input[0]"),
         ([Item(message=MessageItem(role="system", content=Content(text="x")))], "input[0]"),
-        ([user("x"), user("")], "input[1].content"),
+        ([user("x"), user("")], "input[1].content[0].text"),
         ([Item(message=MessageItem(role="user"))], "input[0].content"),
         (
             [
