@@ -178,7 +178,7 @@ class SessionWalk(RuleBasedStateMachine):
         if is_refused:
             self.session.refuse(
                 BAD_SHAPE,
-                create=event.response_create,
+                event=event,
                 stream_id=lane,
                 event_id=event_id,
                 size=50,

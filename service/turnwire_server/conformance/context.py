@@ -17,7 +17,7 @@ from turnwire_server.conformance.clients.http import (
     HttpExchanges,
     SseExchanges,
 )
-from turnwire_server.conformance.clients.persistent import PersistentConnection
+from turnwire_server.conformance.clients.persistent import NoAnswer, PersistentConnection
 from turnwire_server.conformance.clients.turn import Turn
 from turnwire_server.conformance.clients.websocket import WebSocketConnection
 from turnwire_server.conformance.findings import Findings
@@ -210,8 +210,15 @@ class Context:
             await exchange.close()
 
     async def request(self, method: str, path: str, body: object = None, **more: Any) -> Answer:
-        """Make a plain HTTP request."""
-        return await self.http.request(method, path, body, **more)
+        """Make a plain HTTP request.
+
+        Raises:
+            Failure: There is no answer.
+        """
+        try:
+            return await self.http.request(method, path, body, **more)
+        except NoAnswer as late:
+            raise Failure(str(late)) from None
 
     async def close(self) -> None:
         """Close what the scenario opened."""

@@ -180,7 +180,8 @@ async def test_a_seed_repeats_a_sample(engine, renderer, fresh):
 async def test_a_warm_up_fills_the_cache_and_says_nothing(engine, renderer, fresh):
     ids = tokens(next(fresh), 100)
     warm = request(renderer, ids, sampling=Sampling(max_tokens=0), prefill_only=True)
-    assert [list(step.ids) for step in await steps_of(engine.generate(warm))] == [[]]
+    steps = await steps_of(engine.generate(warm))
+    assert [(list(step.ids), step.finish) for step in steps] == [([], "stop")]
     assert (await steps_of(engine.generate(request(renderer, ids))))[0].cached_tokens == 96
 
 

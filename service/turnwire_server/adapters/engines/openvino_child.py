@@ -124,6 +124,9 @@ class _Pipeline:
             cached = None if sequence.decoding else sequence.cached
             sequence.decoding = True
             sequence.tokens.extend(ids)
+            if running.prefill_only and finish == "length":
+                # The engine cannot stop before its first token; a warm-up is whole without it.
+                finish = "stop"
             ready.append((key, [] if running.prefill_only else ids, finish, cached))
         return ready
 

@@ -78,7 +78,7 @@ class HttpClient:
             headers: In place of the client's own.
 
         Raises:
-            Skip: The exchange broke.
+            NoAnswer: There was none in time, or the exchange broke.
         """
         if body is not None:
             data = json.dumps(body).encode()
@@ -99,7 +99,7 @@ class HttpClient:
         except TimeoutError:
             raise NoAnswer(f"no answer within {self._timeout_s:g} s") from None
         except aiohttp.ClientError as error:
-            raise Skip(f"the exchange broke: {type(error).__name__}") from None
+            raise NoAnswer(f"the exchange broke: {type(error).__name__}") from None
 
     def stream(self, body: Json) -> Any:
         """Return the context manager of a create that is streamed."""
@@ -184,7 +184,7 @@ class HttpExchanges:
             answer = await self._client.request("POST", "/responses", body)
         except NoAnswer as late:
             self._findings.require("order.ends", False, str(late))
-            raise
+            raise NoAnswer(f"{late}, see order.ends") from None
         self._findings.require("order.ends", True, "")
         if answer.status != 200:
             return refusal_of(self._findings, answer)

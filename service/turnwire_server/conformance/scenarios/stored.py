@@ -41,6 +41,8 @@ async def _call(
     if context.transport == "grpc":
         assert context.server.grpc is not None
         status, value = await context.server.grpc.unary(name, request, context.timeout_s)
+        if status == "DEADLINE_EXCEEDED":
+            raise Failure(f"no answer within {context.timeout_s:g} s")
         return _GRPC_STATUS.get(status, 500), value
     answer = await context.request(method, path, body)
     return answer.status, answer.json if isinstance(answer.json, dict) else {}
