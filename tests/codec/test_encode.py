@@ -223,3 +223,13 @@ def test_empty_lists_of_two_messages_are_not_one_list() -> None:
     first["output"].append("mine")
 
     assert second["output"] == []
+
+
+def test_a_map_is_written_in_the_order_of_its_keys_however_it_was_filled() -> None:
+    forth, back = client_event_pb2.ResponseCreate(), client_event_pb2.ResponseCreate()
+    for key in "abcdefgh":
+        forth.metadata[key] = key
+    for key in "hgfedcba":
+        back.metadata[key] = key
+    assert list(to_value(forth)["metadata"]) == list("abcdefgh")
+    assert dumps(forth) == dumps(back)

@@ -56,7 +56,7 @@ async def test_a_fault_is_caught_by_the_check_meant_for_it(
     async with asyncio.timeout(30), faulty_proxy(server, fault) as proxy:
         settings = SuiteSettings(
             proxy.base_url,
-            proxy.grpc_target if fault.transport == "grpc" else None,
+            proxy.grpc_target,
             model="sim",
             profile=fault.profile,
             timeout_s=1.0 if fault.name == "no terminal event" else _TIMEOUT_S,

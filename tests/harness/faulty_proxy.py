@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -67,7 +67,7 @@ class Proxy:
     """Where the proxy listens."""
 
     base_url: str
-    grpc_target: str
+    grpc_target: str | None
 
 
 class _Numbers:
@@ -94,27 +94,26 @@ class _Numbers:
 
 @asynccontextmanager
 async def faulty_proxy(server: RunningServer, fault: Fault) -> AsyncIterator[Proxy]:
-    """Run a proxy with a fault in front of a server."""
-    async with aiohttp.ClientSession() as upstream:
+    """Run a proxy with a fault in front of a server; gRPC only for faults of gRPC."""
+    async with AsyncExitStack() as exits:
+        upstream = await exits.enter_async_context(aiohttp.ClientSession())
         handler = _HttpProxy(server, fault, upstream)
         app = web.Application(client_max_size=1 << 26)
         app.router.add_route("*", "/{path:.*}", handler.handle)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
         await runner.setup()
-        grpc_server = grpc.aio.server()
-        session_pb2_grpc.add_SessionServiceServicer_to_server(
-            _GrpcProxy(server, fault), grpc_server
-        )
-        grpc_server.add_generic_rpc_handlers((_UnaryProxy(server),))
-        port = grpc_server.add_insecure_port("127.0.0.1:0")
-        try:
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
+        exits.push_async_callback(runner.cleanup)
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        target = None
+        if fault.transport == "grpc":
+            grpc_server = grpc.aio.server()
+            servicer = _GrpcProxy(server, fault)
+            session_pb2_grpc.add_SessionServiceServicer_to_server(servicer, grpc_server)
+            grpc_server.add_generic_rpc_handlers((_UnaryProxy(server),))
+            target = f"127.0.0.1:{grpc_server.add_insecure_port('127.0.0.1:0')}"
             await grpc_server.start()
-            http_port = runner.addresses[0][1]
-            yield Proxy(f"http://127.0.0.1:{http_port}/v1", f"127.0.0.1:{port}")
-        finally:
-            await grpc_server.stop(None)
-            await runner.cleanup()
+            exits.push_async_callback(grpc_server.stop, None)
+        yield Proxy(f"http://127.0.0.1:{runner.addresses[0][1]}/v1", target)
 
 
 class _HttpProxy:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -136,7 +136,7 @@ def _object(descriptor: Descriptor, public_type: str) -> Encode:
 def _member(field: FieldDescriptor) -> Encode | None:
     """Return the encoder of a field's value, None when JSON shows the value as it is."""
     if options.is_map(field):
-        return dict
+        return _sorted_map
     element = _element(field)
     if not field.is_repeated:
         return element
@@ -153,6 +153,11 @@ def _element(field: FieldDescriptor) -> Encode | None:
     if field.message_type is not None:
         return _encoder(field.message_type, options.public_type(field))
     return None
+
+
+def _sorted_map(pairs: Mapping[str, str]) -> dict[str, str]:
+    # A message iterates a map in any order; the same message must give the same JSON.
+    return dict(sorted(pairs.items()))
 
 
 def _fragment(text: str) -> orjson.Fragment | None:
