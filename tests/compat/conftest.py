@@ -40,6 +40,17 @@ def target(request: pytest.FixtureRequest) -> Iterator[Target]:
 
 
 @pytest.fixture
+def obliging(target: Target) -> Target:
+    """The server, where its model is sure to call a tool and to come to an end.
+
+    A small model is neither, and agents take an answer that is cut for a failure.
+    """
+    if not target.expects_tool:
+        pytest.skip("needs a model that is sure to call a tool and to come to an end")
+    return target
+
+
+@pytest.fixture
 def row(record_property: Callable[[str, object], None]) -> Row:
     """Names the table's row of a test: client, version, transport."""
 

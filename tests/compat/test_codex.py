@@ -17,20 +17,14 @@ pytestmark = pytest.mark.compat
 MODELS = ("gpt-5.5", "gpt-6.2-sol", "some-model")
 
 
-@pytest.fixture(autouse=True)
-def _needs_a_model_that_calls(target: Target) -> None:
-    if not target.expects_tool:
-        pytest.skip("needs a model that is sure to call a tool")
-
-
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("transport", ["websocket", "http"])
 def test_a_command_runs_and_the_conversation_is_resumed(
-    model: str, transport: str, target: Target, row: Row, tmp_path: Path
+    model: str, transport: str, obliging: Target, row: Row, tmp_path: Path
 ) -> None:
     client = installed("codex")
     row(f"Codex CLI ({model})", client.version, transport)
-    codex = Codex(client, target, tmp_path, model=model, websockets=transport == "websocket")
+    codex = Codex(client, obliging, tmp_path, model=model, websockets=transport == "websocket")
     first = codex.exec("Run the shell command `echo hello` and tell me what it printed.")
     assert first.errors == []
     assert first.is_completed and first.answer
@@ -42,7 +36,7 @@ def test_a_command_runs_and_the_conversation_is_resumed(
 
 @pytest.mark.parametrize("provider", ["local", "OpenAI"])
 async def test_the_app_server_interrupts_compacts_and_goes_on(
-    provider: str, row: Row, tmp_path: Path
+    provider: str, obliging: Target, row: Row, tmp_path: Path
 ) -> None:
     client = installed("codex")
     kind = "compaction by the server" if provider == "OpenAI" else "compaction by itself"

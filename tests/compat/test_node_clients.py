@@ -28,6 +28,6 @@ def test_the_official_node_sdk(transport: str, target: Target, row: Row) -> None
 
 
 @pytest.mark.parametrize("transport", ["http", "websocket"])
-def test_agents_for_javascript(transport: str, target: Target, row: Row) -> None:
+def test_agents_for_javascript(transport: str, obliging: Target, row: Row) -> None:
     row("@openai/agents (JavaScript)", installed("openai-agents-js").version, transport)
-    converse("openai-agents-js", "openai_agents_js.mjs", transport, target)
+    converse("openai-agents-js", "openai_agents_js.mjs", transport, obliging)

@@ -65,17 +65,17 @@ def test_an_sdk_on_the_older_http_library_over_the_drop_in(
 @pytest.mark.parametrize("place", [HERE, CACHE])
 @pytest.mark.parametrize("transport", ["http", "websocket"])
 def test_openai_agents(
-    place: str, transport: str, target: Target, row: Row, tmp_path: Path
+    place: str, transport: str, obliging: Target, row: Row, tmp_path: Path
 ) -> None:
     python, version = python_of(place, "openai-agents-python", "openai-agents")
     row("openai-agents (Python)", version, transport)
-    converse("openai_agents_python.py", python, transport, target, tmp_path)
+    converse("openai_agents_python.py", python, transport, obliging, tmp_path)
 
 
 @pytest.mark.parametrize("place", [HERE, CACHE])
 def test_openai_agents_with_our_provider(
-    place: str, target: Target, row: Row, tmp_path: Path
+    place: str, obliging: Target, row: Row, tmp_path: Path
 ) -> None:
     python, version = python_of(place, "openai-agents-python", "openai-agents")
     row("openai-agents (Python) + turnwire.agents", version, "provider: gRPC")
-    converse("openai_agents_python.py", python, "provider", target, tmp_path)
+    converse("openai_agents_python.py", python, "provider", obliging, tmp_path)

@@ -270,10 +270,12 @@ async def test_a_fault_in_the_new_items_is_named_by_its_place_in_the_request(
     async with sdk_over(transport) as sdk:
         first = await sdk.responses.create(model="sim", input="One.")
         held = [{"role": "user", "content": "One."}, *resent(first.output)]
-        for fault, param in (({"role": "user"}, "content"), ({"type": "nothing"}, "type")):
+        # The first is found on this side, and leaves the session as it was; the second is not.
+        for fault, param in (({"type": "nothing"}, "type"), ({"role": "user"}, "content")):
             with pytest.raises(openai.BadRequestError) as refused:
                 await sdk.responses.create(model="sim", input=[*held, fault])  # type: ignore[list-item]
             assert refused.value.param == f"input[2].{param}"
+        assert transport.stats.fallbacks == 1
 
 
 async def test_stored_responses_are_looked_after(server: RunningServer) -> None:
