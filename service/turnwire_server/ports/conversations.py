@@ -11,7 +11,11 @@ from turnwire.v1 import item_pb2
 from turnwire_server.session.conversation import EMPTY, Conversation
 from turnwire_server.session.prompt import Prompt
 
-__all__ = ["ConversationStore", "StoredConversation"]
+__all__ = ["ConversationConflict", "ConversationStore", "StoredConversation"]
+
+
+class ConversationConflict(Exception):
+    """Somebody else has changed or deleted the conversation since it was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +34,23 @@ class StoredConversation:
     """What a model is told: the same, unless a compaction took the place of some."""
     prompt: Prompt | None = None
     """Token ids of `context` and their fingerprint, None when they were not kept."""
+    version: int = 0
+    """Which state of the conversation this is; 0 for a new one, the store counts the rest."""
 
 
 class ConversationStore(Protocol):
     """Keeps conversations. Every call names the tenant; others see nothing."""
 
     async def put(self, record: StoredConversation) -> None:
-        """Keep `record`, in the place of one with the same id; when this returns, `get` finds it.
+        """Keep `record`; when this returns, `get` finds it, as its next version.
 
-        Callers see to it that no two of them change one conversation at the same time.
+        A new conversation is one of version 0. Any other takes the place of the one that it was
+        made of, which must still be of the same version: this process lets no two callers change
+        one conversation at the same time, but another process may.
+
+        Raises:
+            ConversationConflict: Nothing was kept, because there is another version, or none.
+            StoreFailure: It could not be kept.
         """
         ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -10,7 +10,21 @@ from turnwire.v1 import item_pb2
 from turnwire_server.session.conversation import Conversation
 from turnwire_server.session.prompt import Prompt
 
-__all__ = ["CountsDropped", "ResponseStore", "StoredResponse"]
+__all__ = [
+    "CountsDropped",
+    "IdempotencyKeyTaken",
+    "ResponseStore",
+    "StoreFailure",
+    "StoredResponse",
+]
+
+
+class StoreFailure(Exception):
+    """The store cannot do it now. `str()` is for the log: it never holds content."""
+
+
+class IdempotencyKeyTaken(Exception):
+    """Another response of the tenant has the idempotency key; `find_by_key` returns it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +46,47 @@ class StoredResponse:
     """Unix seconds; after it the response is not found."""
     item_ids: tuple[str, ...] = ()
     """Ids of its own items, input and output."""
+    status: str = "completed"
+    """Public status: `queued` and `in_progress` of one that is not over yet."""
+    owner: str = ""
+    """Id of the server instance that runs it, "" for one that is over."""
+    background: bool = False
+    """Whether it runs without a client."""
+    idempotency_key: str | None = None
+    """What its client called the request; one response of a tenant has it."""
+    request_digest: bytes | None = None
+    """Digest of the request, so that another one with the same key is told apart."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has its final status."""
+        return self.status not in ("queued", "in_progress")
 
 
 class ResponseStore(Protocol):
     """Keeps responses with `store` != false. Every call names the tenant; others see nothing."""
 
     async def put(self, record: StoredResponse) -> None:
-        """Keep `record`; when this returns, `get` finds it."""
+        """Keep `record`, in the place of one with the same id.
+
+        When this returns, `get` finds it, also in another process and after this one was killed,
+        if the store is durable at all. Cancelling it leaves open whether it is kept.
+
+        Raises:
+            IdempotencyKeyTaken: Nothing was kept, because another response has its key.
+            StoreFailure: It could not be kept.
+        """
         ...
 
     async def get(self, response_id: str, *, tenant: str) -> StoredResponse | None:
-        """Return the record, or None when unknown, expired, deleted or another tenant's."""
+        """Return the record, or None when unknown, expired, deleted or another tenant's.
+
+        Every call may raise StoreFailure.
+        """
+        ...
+
+    async def find_by_key(self, tenant: str, idempotency_key: str) -> StoredResponse | None:
+        """Return the response that has the idempotency key, None when there is none to `get`."""
         ...
 
     async def find_item(self, item_id: str, *, tenant: str) -> item_pb2.Item | None:
@@ -54,6 +98,17 @@ class ResponseStore(Protocol):
 
     async def delete(self, response_id: str, *, tenant: str) -> bool:
         """Forget the record; return whether there was one."""
+        ...
+
+    async def fail_orphans(self, owners: Collection[str]) -> int:
+        """Mark what dead server instances have left running as failed.
+
+        Args:
+            owners: Ids of instances that are dead for sure.
+
+        Returns:
+            How many responses, of all tenants.
+        """
         ...
 
     async def close(self) -> None:

@@ -87,12 +87,12 @@ async def test_items_of_a_conversation_are_found_while_it_has_them() -> None:
     first, second, third = (item(name).SerializeToString() for name in ("m1", "m2", "m3"))
     record = StoredConversation("c1", "a", 0, items=(first, second))
     await store.put(record)
-    longer = replace(record, items=(first, second, third))
+    longer = replace(record, items=(first, second, third), version=1)
     await store.put(longer)
     for wanted in ("m1", "m2", "m3"):
         assert await store.find_item(wanted, tenant="a") == item(wanted)
         assert await store.find_item(wanted, tenant="b") is None
-    await store.put(replace(record, items=(first, third)))
+    await store.put(replace(record, items=(first, third), version=2))
     assert await store.find_item("m2", tenant="a") is None
     assert await store.find_item("m3", tenant="a") == item("m3")
     await store.delete("c1", tenant="a")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import replace
 
 from turnwire.v1 import item_pb2
 from turnwire_server.adapters.stores.item_index import (
@@ -11,7 +12,7 @@ from turnwire_server.adapters.stores.item_index import (
     id_of,
     newest_with_id,
 )
-from turnwire_server.ports.conversations import StoredConversation
+from turnwire_server.ports.conversations import ConversationConflict, StoredConversation
 
 __all__ = ["MemoryConversationStore"]
 
@@ -44,6 +45,9 @@ class MemoryConversationStore:
     async def put(self, record: StoredConversation) -> None:
         """Keep `record`; others go when there is no room."""
         known = self._records.get(record.id)
+        if record.version != (0 if known is None else known.version):
+            raise ConversationConflict
+        record = replace(record, version=record.version + 1)
         item_ids = self._item_ids.get(record.id, ())
         # Mostly the same with more behind it: only what is new is read.
         if known is None or record.items[: len(known.items)] != known.items:

@@ -1,0 +1,1 @@
+"""One module per migration, named by its number."""
