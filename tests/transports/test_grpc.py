@@ -41,6 +41,8 @@ from turnwire_server.session.errors import Rejection
 from turnwire_server.session.events import Outgoing
 from turnwire_server.transports.grpc import GrpcSettings
 
+pytestmark = pytest.mark.usefixtures("each_grpc_backend")
+
 MODELS = "/turnwire.v1.ModelsService/"
 NOT_FOUND = Rejection(
     ERROR_REASON_PREVIOUS_RESPONSE_NOT_FOUND, "No parent.", "previous_response_id"

@@ -16,6 +16,8 @@ from harness.fake_services import FakeServices
 from harness.wire_servers import serving_grpc
 from turnwire_server.transports import grpc_health
 
+pytestmark = pytest.mark.usefixtures("each_grpc_backend")
+
 
 async def check(channel: grpc.aio.Channel, name: str) -> HealthCheckResponse:
     data = await channel.unary_unary("/grpc.health.v1.Health/Check")(

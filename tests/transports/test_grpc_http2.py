@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
+
 from harness.fake_services import FakeServices
 from harness.http2 import GOAWAY, PING, raw_http2
 from harness.wire_servers import grpc_port
 from turnwire_server.transports.grpc import GrpcSettings
+
+pytestmark = pytest.mark.usefixtures("each_grpc_backend")
 
 MAX_CONCURRENT_STREAMS = 3
 
@@ -39,6 +45,14 @@ async def test_a_silent_connection_is_pinged_without_calls() -> None:
     async with grpc_port(FakeServices(), settings) as port, raw_http2(port) as client:
         while (await client.receive()).kind != PING:
             pass
+
+
+async def test_a_peer_that_answers_no_ping_is_dropped() -> None:
+    settings = GrpcSettings(ping_interval_s=0.05, ping_timeout_s=0.1)
+    async with grpc_port(FakeServices(), settings) as port, raw_http2(port) as client:
+        with pytest.raises(asyncio.IncompleteReadError):
+            while True:
+                await client.receive()
 
 
 def test_pings_every_five_seconds_are_promised() -> None:

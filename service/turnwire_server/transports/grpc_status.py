@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, Protocol, TypeVar
 
 import grpc
 from google.protobuf import duration_pb2, message
@@ -22,7 +22,16 @@ from turnwire_server.codec.status import grpc_status
 from turnwire_server.runtime.reports import log_bug
 from turnwire_server.session.errors import Rejection
 
-__all__ = ["DOMAIN", "Context", "abort", "broken_json", "decode_or_abort", "guarded"]
+__all__ = [
+    "DOMAIN",
+    "Context",
+    "Leaving",
+    "abort",
+    "broken_json",
+    "call_when_left",
+    "decode_or_abort",
+    "guarded",
+]
 
 logger = logging.getLogger("turnwire.transports")
 
@@ -32,10 +41,57 @@ DOMAIN = "turnwire.dev"
 MAX_DETAIL_BYTES = 1024
 """Bound on each text in the trailers: some clients refuse trailers over 8 KiB."""
 
-Context = grpc.aio.ServicerContext[Any, Any]
+Leaving = Literal["cancelled", "lost"]
+"""How a client left a call: it said so, or its connection is gone."""
+
 MessageT = TypeVar("MessageT", bound=message.Message)
 RequestT = TypeVar("RequestT")
 AnswerT = TypeVar("AnswerT")
+
+
+class Context(Protocol):
+    """A call as handlers see it: the part of `grpc.aio.ServicerContext` that they use.
+
+    Both back ends have it: grpcio's own class, and `grpclib.call.Call`.
+    """
+
+    def invocation_metadata(self) -> Any:
+        """Return pairs of names and values."""
+        ...
+
+    async def read(self) -> Any:
+        """Return the next message as bytes, `grpc.aio.EOF` at the end."""
+        ...
+
+    async def write(self, data: Any, /) -> None:
+        """Write a message; wait for the flow control. `grpc.aio.BaseError`: the call is over."""
+        ...
+
+    async def abort(
+        self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()
+    ) -> NoReturn:
+        """End the call. `grpc.aio.AbortError`: always; it must leave the handler."""
+        ...
+
+
+def call_when_left(context: Context, callback: Callable[[Leaving], None]) -> bool:
+    """Have `callback` called as soon as the client is seen to be gone.
+
+    It is called in the very iteration of the loop in which a reset or the end of the connection
+    arrives, before the handler is cancelled.
+
+    Returns:
+        Whether the back end can tell. grpcio cannot: there the handler is cancelled, for whatever
+        reason, and a read ends.
+    """
+    register: Callable[[Callable[[Leaving], None]], None] | None = getattr(
+        context, "call_when_left", None
+    )
+    if register is None:
+        return False
+    register(callback)
+    return True
+
 
 _CODES: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
 

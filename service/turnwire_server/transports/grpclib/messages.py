@@ -1,0 +1,162 @@
+"""From DATA frames to messages: one stream's way in, with its flow control and its limits."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import zlib
+from collections.abc import Callable
+from typing import Final
+
+import grpc
+from grpclib.protocol import Buffer
+
+from turnwire_server.transports.grpclib.headers import BadRequestError, Encoding
+from turnwire_server.transports.inflate import DataError, inflate
+
+__all__ = ["MessageBuffer"]
+
+_PREFIX_BYTES: Final = 5
+_INLINE_BYTES: Final = 4096
+"""Compressed messages up to this are inflated in the loop: they hold at most 4 MiB."""
+
+
+class MessageBuffer(Buffer):
+    """Keeps what arrived as bytes until somebody reads it as messages.
+
+    The peer's window is opened for what the next message still needs, and closed while a whole
+    one waits: a peer that is not read can make us keep one message and one window.
+    """
+
+    def __init__(self, ack: Callable[[int], None], *, limit: int, encoding: Encoding) -> None:
+        """Make an empty buffer.
+
+        Args:
+            ack: Opens the peer's window by so many bytes.
+            limit: Most bytes of a message, before and after decompression.
+            encoding: How compressed messages are compressed.
+        """
+        super().__init__(ack)
+        self._ack = ack
+        self._limit = limit
+        self._encoding = encoding
+        self._data = bytearray()
+        self._held = 0
+        self._is_complete = False
+        self._is_closed = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    # From the connection.
+
+    def add(self, data: bytes, ack_size: int) -> None:
+        """Take the data of a frame that took `ack_size` bytes of the window."""
+        if self._is_closed:
+            self._ack(ack_size)
+            return
+        self._data += data
+        self._held += ack_size
+        missing = self._missing()
+        if missing > 0:
+            self._release()
+        if missing <= 0 or self._is_too_large():
+            self._wake()
+
+    def eof(self) -> None:
+        """The peer sends no more."""
+        self._is_complete = True
+        self._wake()
+
+    def unacked_size(self) -> int:
+        """Return what was not given back of the window, and forget it."""
+        held, self._held = self._held, 0
+        return held
+
+    def close(self) -> None:
+        """Drop what is there and what comes; whoever reads gets the end."""
+        self._is_closed = True
+        self._data.clear()
+        self._wake()
+
+    # From the reader.
+
+    async def read_message(self) -> bytes | None:
+        """Return the next message, None at the end. Only one task may read.
+
+        Raises:
+            BadRequestError: It is too large, or not what it says that it is.
+        """
+        while not self._is_closed:
+            if self._is_too_large():
+                raise BadRequestError(
+                    grpc.StatusCode.RESOURCE_EXHAUSTED,
+                    f"SERVER: Received message larger than max ({self._size()} vs. {self._limit})",
+                )
+            if self._missing() <= 0:
+                return await self._take()
+            if self._is_complete:
+                break
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        if self._data:
+            raise BadRequestError(grpc.StatusCode.INTERNAL, "The last message is cut off.")
+        return None
+
+    # Private.
+
+    def _size(self) -> int:
+        """Return how long the next message is; 0 while that is not known."""
+        if len(self._data) < _PREFIX_BYTES:
+            return 0
+        return int.from_bytes(self._data[1:_PREFIX_BYTES])
+
+    def _missing(self) -> int:
+        return _PREFIX_BYTES + self._size() - len(self._data)
+
+    def _is_too_large(self) -> bool:
+        return self._size() > self._limit
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _release(self) -> None:
+        if self._held:
+            held, self._held = self._held, 0
+            self._ack(held)
+
+    async def _take(self) -> bytes:
+        end = _PREFIX_BYTES + self._size()
+        is_compressed = self._data[0] & 1
+        with memoryview(self._data) as view:
+            message = bytes(view[_PREFIX_BYTES:end])
+        del self._data[:end]
+        if self._missing() > 0:
+            self._release()
+        return await self._inflated(message) if is_compressed else message
+
+    async def _inflated(self, message: bytes) -> bytes:
+        if self._encoding == "identity":
+            raise BadRequestError(
+                grpc.StatusCode.INTERNAL, "Compression bit set but no encoding configured"
+            )
+        is_cancelled = threading.Event()
+        work = (self._encoding, message, self._limit, is_cancelled.is_set)
+        try:
+            if len(message) <= _INLINE_BYTES:
+                inflated = inflate(*work)
+            else:
+                inflated = await asyncio.to_thread(inflate, *work)
+        except (zlib.error, DataError):
+            raise BadRequestError(
+                grpc.StatusCode.INTERNAL, "Decompression failed due to zlib error"
+            ) from None
+        finally:
+            is_cancelled.set()  # A thread cannot be cancelled; it looks here between two steps.
+        if inflated is None:
+            raise BadRequestError(
+                grpc.StatusCode.RESOURCE_EXHAUSTED, "Decompressed message larger than max"
+            )
+        return inflated

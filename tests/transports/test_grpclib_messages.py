@@ -1,0 +1,117 @@
+"""From DATA to messages: order, limits, and what is given back of the window."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import random
+import zlib
+from typing import Any
+
+import grpc
+import pytest
+
+from harness.raw_grpc import message
+from turnwire_server.transports.grpclib.headers import BadRequestError
+from turnwire_server.transports.grpclib.messages import MessageBuffer
+
+
+class Window:
+    """Counts what is given back."""
+
+    def __init__(self, limit: int = 100, encoding: Any = "identity") -> None:
+        self.given_back = 0
+        self.buffer = MessageBuffer(self._ack, limit=limit, encoding=encoding)
+
+    def _ack(self, size: int) -> None:
+        self.given_back += size
+
+    def add(self, data: bytes) -> None:
+        self.buffer.add(data, len(data))
+
+
+async def test_messages_are_read_in_order_however_they_were_cut() -> None:
+    data = message(b"one") + message(b"") + message(b"three")
+    for size in (1, 2, 7, len(data)):
+        window = Window()
+        for at in range(0, len(data), size):
+            window.add(data[at : at + size])
+        window.buffer.eof()
+        read = [await window.buffer.read_message() for _ in range(4)]
+        assert read == [b"one", b"", b"three", None]
+        assert window.given_back + window.buffer.unacked_size() == len(data)
+
+
+async def test_a_reader_waits_for_the_whole_message() -> None:
+    window = Window()
+    reading = asyncio.ensure_future(window.buffer.read_message())
+    data = message(b"hello")
+    window.add(data[:6])
+    await asyncio.sleep(0)
+    assert not reading.done()
+    assert window.given_back == 6
+    window.add(data[6:])
+    async with asyncio.timeout(5):
+        assert await reading == b"hello"
+
+
+async def test_the_window_stays_closed_while_a_message_waits() -> None:
+    window = Window()
+    window.add(message(b"one"))
+    window.add(message(b"two"))
+    assert window.given_back == 0
+    assert await window.buffer.read_message() == b"one"
+    assert window.given_back == 0
+    assert await window.buffer.read_message() == b"two"
+    assert window.given_back == 16
+
+
+async def test_a_message_over_the_limit_is_known_by_its_prefix() -> None:
+    window = Window(limit=10)
+    reading = asyncio.ensure_future(window.buffer.read_message())
+    await asyncio.sleep(0)
+    window.add(b"\0" + (11).to_bytes(4))
+    with pytest.raises(BadRequestError) as caught:
+        async with asyncio.timeout(5):
+            await reading
+    assert caught.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_the_end_in_the_middle_of_a_message_is_an_error() -> None:
+    for data in (b"\0", message(b"abc")[:-1]):
+        window = Window()
+        window.add(data)
+        window.buffer.eof()
+        with pytest.raises(BadRequestError) as caught:
+            await window.buffer.read_message()
+        assert caught.value.code is grpc.StatusCode.INTERNAL
+
+
+async def test_a_closed_buffer_gives_everything_back() -> None:
+    window = Window()
+    window.add(message(b"unread"))
+    window.buffer.close()
+    window.add(b"more")
+    assert window.given_back == 4
+    assert window.buffer.unacked_size() == 11
+    assert await window.buffer.read_message() is None
+
+
+@pytest.mark.parametrize("size", [100, 200_000])
+@pytest.mark.parametrize(
+    ("encoding", "compress"), [("gzip", gzip.compress), ("deflate", zlib.compress)]
+)
+async def test_compressed_messages_are_inflated(encoding: str, compress: Any, size: int) -> None:
+    text = random.Random(1).randbytes(size)
+    window = Window(limit=300_000, encoding=encoding)
+    window.add(message(compress(text), compressed=True))
+    async with asyncio.timeout(10):
+        assert await window.buffer.read_message() == text
+
+
+async def test_what_inflates_beyond_the_limit_is_refused() -> None:
+    window = Window(limit=1000, encoding="gzip")
+    window.add(message(gzip.compress(b"\0" * 1001), compressed=True))
+    with pytest.raises(BadRequestError) as caught:
+        await window.buffer.read_message()
+    assert caught.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
