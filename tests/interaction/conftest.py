@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 
 import pytest
 
+from harness.grpc_backends import served_by
 from harness.peers import Peer, Wire
 from harness.stack import Parts, Stack, running_stack
 from interaction.requirements import EVERY_WIRE, REQUIREMENTS
@@ -20,7 +21,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     wires = set(EVERY_WIRE)
     for mark in metafunc.definition.iter_markers("requirement"):
         wires &= set(REQUIREMENTS[mark.args[0]].wires)
-    metafunc.parametrize("wire", [wire for wire in EVERY_WIRE if wire in wires])
+    chosen = [pytest.param(wire, id=wire) for wire in EVERY_WIRE if wire in wires]
+    if "grpc" in wires:
+        chosen.append(pytest.param("grpc", id="grpclib", marks=pytest.mark.grpclib))
+    if getattr(metafunc.module, "ON_ONE_WIRE", False):
+        del chosen[1:]
+    metafunc.parametrize("wire", chosen)
+
+
+@pytest.fixture(autouse=True)
+def _other_grpc_backend(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Serve gRPC with grpclib where the test is run for it."""
+    if request.node.get_closest_marker("grpclib") is None:
+        yield
+        return
+    with served_by("grpclib"):
+        yield
 
 
 class Connect:

@@ -219,6 +219,18 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
         "event_id.retry": _persistent(
             "turnwire", "A create that never got in line may be sent again under its `event_id`."
         ),
+        "events.strict_types": Requirement(
+            "api A, 16.4",
+            "Every event is strictly valid by the official types; the core by Open Responses too.",
+            _JSON,
+            "They describe JSON.",
+        ),
+        "events.strict_session_types": Requirement(
+            "api A, 16.4",
+            "So are the events that only sessions have.",
+            ("websocket",),
+            "They describe JSON, of a session.",
+        ),
         "events.sdk_types": Requirement(
             "case 32",
             "Every event is valid by the official SDK's types.",
@@ -250,6 +262,16 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
         "errors.items_unsupported": Requirement(
             "case 3", "An item type that is known and not supported is a 400 that names it."
         ),
+        "agents.turns": _persistent(
+            "api", "Coding agents work as they are: their frames, tools, warm-ups and ids."
+        ),
+        "circles": Requirement(
+            "turnwire", "An answer that its engine ended because it went in circles is a warning."
+        ),
+        "input.images": Requirement("api", "Images are taken by models that take them."),
+        "errors.images": Requirement(
+            "api", "A model that takes text only refuses an image, with its exact path."
+        ),
         "errors.tools": Requirement("api", "A bad tool is one error with its exact path."),
         "errors.tool_choice": Requirement("case 51", "A bad `tool_choice` is one error."),
         "errors.http_only": Requirement(
@@ -257,6 +279,9 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
             "Lanes, warm-ups and rollouts are refused over HTTP.",
             ("http",),
             "Elsewhere they are what the wire is for.",
+        ),
+        "errors.background": _persistent(
+            "api 3.1", "A response in the background needs a request of its own."
         ),
         "errors.lane_names": _persistent("api", "A bad lane name is refused without a lane."),
         "errors.lane_order": _persistent(
@@ -311,6 +336,18 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
         ),
         "leave.disconnect_others": Requirement(
             "api", "A disconnect leaves other connections alone."
+        ),
+        "leave.deadline": Requirement(
+            "case 114",
+            "A call whose deadline expires is cancelled, in its engine too.",
+            ("grpc",),
+            "Only gRPC has deadlines.",
+        ),
+        "leave.close": Requirement(
+            "case 80",
+            "A close, whatever its code, cancels every turn of a plain session.",
+            ("websocket",),
+            "Only a WebSocket is closed with a code.",
         ),
         "leave.same_call": Requirement(
             "turnwire",
@@ -624,6 +661,96 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
             "turnwire", "What is appended is screened before the output that answers it."
         ),
         "rollout.broken": _persistent("turnwire", "A rollout whose engine breaks fails once."),
+        # Half-dead peers.
+        "silence.dead": Requirement(
+            "case 109",
+            "A peer that answers no ping is found; its turns are cancelled, its memory given back.",
+            ("grpc", "websocket"),
+            "There is nobody to ping in memory, and an HTTP request is one turn.",
+        ),
+        "silence.dead_resumable": Requirement(
+            "turnwire",
+            "A peer that answers no ping has lost its connection, not its session.",
+            ("grpc", "websocket"),
+            "There is nobody to ping in memory, and an HTTP request is one turn.",
+        ),
+        # Resuming.
+        "resume.start": _persistent(
+            "turnwire", "Who asks for resume gets a token and a grace; nobody else does."
+        ),
+        "resume.exactly": _persistent(
+            "case 84", "Wherever a connection is lost, the missed events come once and in order."
+        ),
+        "resume.live": _persistent(
+            "turnwire", "Behind the missed events the turn goes on as if nothing had happened."
+        ),
+        "resume.lanes": _persistent(
+            "turnwire", "Each lane goes on where its client stopped, and queued creates run."
+        ),
+        "resume.errors": _persistent(
+            "turnwire", "An error that nobody saw is sent again, in its lane's order."
+        ),
+        "resume.rollout": _persistent(
+            "turnwire", "A paused rollout and its steers survive a lost connection."
+        ),
+        "resume.announced": _persistent(
+            "case 80", "A client that says that it goes cancels its turns at once, token or not."
+        ),
+        "resume.half_close": Requirement(
+            "case 106",
+            "A half-close finishes what is queued, token or not.",
+            _HALF_CLOSE,
+            "A WebSocket is closed both ways at once.",
+        ),
+        "resume.refused": _persistent(
+            "turnwire",
+            "A wrong id, a wrong token, another tenant and an expired session are one error.",
+        ),
+        "resume.tenant": Requirement(
+            "case 117", "A token is worth nothing to another tenant.", _MEMORY, _INSIDE
+        ),
+        "resume.again": _persistent(
+            "turnwire", "After a resume that was refused a session can be started or resumed."
+        ),
+        "resume.grace": _persistent(
+            "turnwire", "When nobody comes within the grace everything is cancelled and forgotten."
+        ),
+        "resume.gap": _persistent(
+            "turnwire", "Events that are no longer kept are a gap, and the session is over."
+        ),
+        "resume.taken_over": _persistent(
+            "turnwire", "The newest connection wins, and the older one is told."
+        ),
+        "resume.age": _persistent(
+            "turnwire", "A resumable session outlives the age limit of its connection uncut."
+        ),
+        "resume.room": Requirement(
+            "turnwire",
+            "Beyond the bound the session that has waited longest ends.",
+            _MEMORY,
+            _INSIDE,
+        ),
+        "resume.memory": Requirement(
+            "turnwire",
+            "Of a session that is over nothing is left in memory.",
+            ("grpc", "websocket"),
+            "In memory the peer itself holds the connection.",
+        ),
+        "resume.input": _persistent(
+            "turnwire", "A client event that the lost connection brought is not lost."
+        ),
+        "repeat.running": _persistent(
+            "turnwire", "A create that is sent again while it waits or runs is run once."
+        ),
+        "repeat.over": _persistent(
+            "turnwire", "A create that is sent again after its end is answered as it ended."
+        ),
+        "repeat.turned_away": _persistent(
+            "turnwire", "A create that was refused for the moment may be sent again and runs."
+        ),
+        "repeat.not_kept": _persistent(
+            "turnwire", "A create whose end is no longer kept is not run again."
+        ),
         # Steering.
         "steer.text": _persistent(
             "case 86", "A steered answer ends, and its successor has the steers as input."

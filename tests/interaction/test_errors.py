@@ -47,7 +47,7 @@ async def _refused(peer: Peer, row: Row) -> None:
 
 
 _PART = {"type": "input_text", "text": "x"}
-_IMAGE = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
+_IMAGE = {"type": "input_image", "image_url": "data:image/png;base64,"}
 _CALL = {"type": "function_call", "call_id": "call_1", "name": "f", "arguments": "{}"}
 _OUTPUT = {"type": "function_call_output", "call_id": "call_1", "output": "x"}
 
@@ -57,7 +57,6 @@ _OUTPUT = {"type": "function_call_output", "call_id": "call_1", "output": "x"}
     Row("model missing", {"model": None}, MISSING, "model"),
     Row("model empty", {"model": ""}, MISSING, "model"),
     Row("model unknown", {"model": "nope"}, ("model_not_found", 404), "model"),
-    Row("background", {"background": True}, UNSUPPORTED, "background"),
     Row(
         "conversation and parent",
         {"conversation": "conv_1", "previous_response_id": "resp_1"},
@@ -139,10 +138,10 @@ async def test_a_bad_setting_is_one_error(connect: Connect, row: Row) -> None:
     ),
     Row("no parts", {"input": [{"role": "user", "content": []}]}, INVALID, "input[0].content"),
     Row(
-        "image",
+        "image without a byte",
         {"input": [{"role": "user", "content": [_PART, _IMAGE]}]},
-        UNSUPPORTED_VALUE,
-        "input[0].content[1]",
+        INVALID,
+        "input[0].content[1].image_url",
     ),
     Row(
         "file",
@@ -183,10 +182,10 @@ async def test_a_bad_setting_is_one_error(connect: Connect, row: Row) -> None:
         "input[1].call_id",
     ),
     Row(
-        "image in an output",
-        {"input": [_CALL, {**_OUTPUT, "output": [_IMAGE]}]},
+        "uploaded image in an output",
+        {"input": [_CALL, {**_OUTPUT, "output": [{"type": "input_image", "file_id": "f"}]}]},
         UNSUPPORTED_VALUE,
-        "input[1].output[0]",
+        "input[1].output[0].file_id",
     ),
     Row("second fault", {"input": [user("x"), user(""), user("")]}, INVALID, "input[1].content"),
 )
@@ -365,6 +364,11 @@ async def test_what_needs_a_connection_is_refused_over_http(connect: Connect, ro
     await peer.create({"input": "Hi", **row.members})
     assert failure_of(await peer.receive()) == (*row.code, row.param)
     await _still_works(peer)
+
+
+@requirement("errors.background")
+async def test_a_response_in_the_background_needs_a_request_of_its_own(connect: Connect) -> None:
+    await _refused(await connect(), Row("", {"background": True}, UNSUPPORTED, "background"))
 
 
 @requirement("errors.lane_names")

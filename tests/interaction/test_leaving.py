@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.peers import Peer
+from harness.peers import Peer, WebSocketPeer
 from harness.reading import arm_of, response_of, status_of, text_of
 from harness.waiting import until
 from interaction.conftest import Connect
@@ -76,6 +76,39 @@ async def test_a_disconnect_leaves_other_connections_alone(connect: Connect) -> 
     await until(lambda: gone not in stack.engine.running)
     stack.engine.release(hold)
     assert status_of(response_of(await other.finish())) == "completed"
+
+
+@requirement("leave.deadline")
+async def test_an_expired_deadline_cancels_the_generation(connect: Connect) -> None:
+    stack = await connect.start()
+    peer = await stack.with_deadline(1.0)
+    hold = stack.engine.hold("talk", after_steps=1)
+    await peer.create(input="talk", metadata=script(tokens=100))
+    response_id = await stack.engine.held(hold)
+    await _until_idle(connect)
+    log = [what for what, one in stack.engine.log if one == response_id]
+    assert log == ["generate", "step", "cancel", "step", "end"]
+    assert await peer.ended() == "DEADLINE_EXCEEDED"
+    await _settle(connect, peer)
+    (record,) = stack.ledger.closed.values()
+    assert record.status == "cancelled"
+
+
+@requirement("leave.close")
+@pytest.mark.parametrize("code", [1000, 1001, 1011, 1012, 4000])
+async def test_a_close_cancels_the_generation(connect: Connect, code: int) -> None:
+    peer = await connect()
+    assert isinstance(peer, WebSocketPeer)
+    stack = await connect.start()
+    hold = stack.engine.hold("talk", after_steps=1)
+    await peer.create(input="talk", metadata=script(tokens=100))
+    response_id = await stack.engine.held(hold)
+    await peer.socket.close(code=code)
+    await _until_idle(connect)
+    log = [what for what, one in stack.engine.log if one == response_id]
+    assert log == ["generate", "step", "cancel", "step", "end"]
+    await _settle(connect, peer)
+    assert not stack.services.hosts
 
 
 @requirement("leave.same_call")

@@ -55,7 +55,7 @@ BOTH = GrammarEngine("regex", "json_schema")
 def test_the_one_tool_that_is_forced_is_held_to_its_regex(
     tools, engine, mode, is_refused, is_warned
 ):
-    checked = CheckedTools(ToolSet.of(tools, b"x"), (), (), {}, {"pick": "t", "other": "o"})
+    checked = CheckedTools(ToolSet.of(tools, b"x"), (), b"", {}, {"pick": "t", "other": "o"})
     choice = CheckedChoice(mode)
     asked = (checked, choice, checked.tools, cast(Engine, engine))
     rejection = check_forced(*asked)

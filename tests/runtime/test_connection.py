@@ -20,6 +20,7 @@ from turnwire.v1.response_pb2 import Response
 from turnwire_server.adapters.stores.memory import MemoryResponseStore, MemoryStoreSettings
 from turnwire_server.ports.store import StoredResponse
 from turnwire_server.runtime import connection as connection_module
+from turnwire_server.runtime import host as host_module
 from turnwire_server.runtime.outbox import Outbox
 from turnwire_server.runtime.settings import OutboxSettings, RuntimeSettings
 from turnwire_server.runtime.unary import UnaryApi
@@ -55,7 +56,8 @@ async def test_a_turn_that_does_not_end_is_given_up_and_forgotten(
             await asyncio.Event().wait()
 
     stuck = asyncio.Event()
-    monkeypatch.setattr(connection_module, "_CLEANUP_S", 0.01)
+    monkeypatch.setattr(connection_module, "CLEANUP_S", 0.01)
+    monkeypatch.setattr(host_module, "CLEANUP_S", 0.01)
     store = StuckStore(MemoryStoreSettings(), wall=lambda: 0)
     async with one_peer(store=store) as (stack, peer):
         await peer.create(input="keep me")
@@ -75,7 +77,8 @@ async def test_a_turn_that_does_not_end_is_given_up_and_forgotten(
 async def test_a_peer_that_does_not_read_cannot_hold_up_a_connection_that_is_sent_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connection_module, "_CLEANUP_S", 0.01)
+    monkeypatch.setattr(connection_module, "CLEANUP_S", 0.01)
+    monkeypatch.setattr(host_module, "CLEANUP_S", 0.01)
     async with one_peer() as (stack, peer):
         peer.inner.sink.readable.clear()
         await peer.create(input="talk")
@@ -88,7 +91,7 @@ async def test_a_peer_that_does_not_read_cannot_hold_up_a_connection_that_is_sen
 async def test_a_half_closed_peer_may_read_as_slowly_as_it_likes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connection_module, "_CLEANUP_S", 0.0)
+    monkeypatch.setattr(connection_module, "CLEANUP_S", 0.0)
     async with one_peer() as (stack, peer):
         peer.inner.sink.readable.clear()
         await peer.create(input="talk")

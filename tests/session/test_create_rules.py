@@ -122,11 +122,22 @@ def test_an_unknown_word_is_refused_with_its_path_and_the_known_ones(path, field
     ("fields", "param"),
     [
         ({"background": True}, "background"),
+        ({"background": True, "store": False}, "background"),
         ({"multi_agent": '{"enabled":true}'}, "multi_agent"),
     ],
 )
 def test_what_this_server_cannot_do_is_refused_precisely(fields, param):
     assert refused(check(**fields)) == ("unsupported_parameter", param)
+
+
+@pytest.mark.parametrize("fields", [{}, {"store": True}, {"background_options": "{}"}])
+def test_a_request_of_its_own_may_run_in_the_background(fields):
+    assert check(background=True, is_persistent=False, **fields) is None
+
+
+def test_a_background_response_must_be_stored():
+    rejection = check(background=True, store=False, is_persistent=False)
+    assert refused(rejection) == ("invalid_value", "store")
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,16 @@ def check(
     is_strict=False,
     outputs_required=True,
     before=(),
+    takes_images=False,
 ):
-    rules = ItemRules(new_ids(), find_item, ToolCatalogue(), is_strict=is_strict, unseal=unseal)
+    rules = ItemRules(
+        new_ids(),
+        find_item,
+        ToolCatalogue(),
+        is_strict=is_strict,
+        unseal=unseal,
+        takes_images=takes_images,
+    )
     return rules.check(
         given(*items), conversation, outputs_required=outputs_required, before=before
     )
@@ -222,6 +230,54 @@ def test_a_bad_part_is_refused_with_its_path(role, part, code):
     expected = f"{path}.type" if code == "missing_required_parameter" else path
     good = TEXT if role != "assistant" else SAID
     assert refused(user(), message(role, good, part)) == (code, expected)
+
+
+@pytest.mark.parametrize("role", ["user", "system", "developer"])
+def test_a_model_that_takes_images_is_given_them(role):
+    accepted(message(role, TEXT, IMAGE), user(), takes_images=True)
+    accepted(message(role, IMAGE), user(), takes_images=True)
+
+
+def test_a_model_that_takes_images_takes_no_files_and_gives_no_images():
+    rejection = check(message("user", FILE), takes_images=True)
+    assert (rejection.code, rejection.param) == ("unsupported_value", "input[0].content[0]")
+    assert "text and images only" in rejection.message
+    assert refused(user(), message("assistant", IMAGE), takes_images=True) == (
+        "unsupported_value",
+        "input[1].content[0]",
+    )
+
+
+@pytest.mark.parametrize(
+    ("image", "code", "member"),
+    [
+        (InputImage(), "missing_required_parameter", "image_url"),
+        (InputImage(image_url=""), "missing_required_parameter", "image_url"),
+        (InputImage(file_id="file_1"), "unsupported_value", "file_id"),
+        (InputImage(image_url="file:///secret.png"), "invalid_value", "image_url"),
+        (InputImage(image_url="https://"), "invalid_value", "image_url"),
+        (InputImage(image_url="data:image/png;base64,"), "invalid_value", "image_url"),
+        (InputImage(image_url="data:image/png,AA"), "invalid_value", "image_url"),
+        (InputImage(image_url="data:text/html;base64,AAAA"), "invalid_value", "image_url"),
+    ],
+)
+def test_an_image_that_nobody_could_see_is_refused_with_its_path(image, code, member):
+    bad = message("user", TEXT, ContentPart(input_image=image))
+    assert refused(bad, takes_images=True) == (code, f"input[0].content[1].{member}")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://example.com/a.png?x=y",
+        "HTTP://example.com",
+        "data:image/svg+xml;charset=utf-8;base64,PHN2Zz4=",
+        "data:IMAGE/PNG;BASE64,AA==",
+    ],
+)
+def test_an_image_may_be_a_data_url_or_somewhere_else(url):
+    image = ContentPart(input_image=InputImage(image_url=url, detail="low"))
+    accepted(message("user", image), takes_images=True)
 
 
 def test_a_refusal_of_the_assistant_is_accepted():
@@ -400,6 +456,7 @@ def test_an_output_is_text_or_text_parts(ask, answer):
     assert refused(*pair) == ("missing_required_parameter", "input[1].output")
     pair = with_output(Content(parts=ContentPartList(parts=[TEXT, IMAGE])))
     assert refused(*pair) == ("unsupported_value", "input[1].output[1]")
+    accepted(*pair, takes_images=True)
     pair = with_output(Content(parts=ContentPartList(parts=[REFUSED])))
     assert refused(*pair) == ("invalid_value", "input[1].output[0]")
 

@@ -18,7 +18,7 @@ from turnwire_server.session.presence import has, number
 from turnwire_server.session.responses import new_response, usage_of
 
 
-def respond(tools=(), warnings=(), event_id=None, **fields):
+def respond(tools=b"", warnings=(), event_id=None, **fields):
     return new_response(
         ResponseCreate(model="m", **fields),
         response_id="resp_1",
@@ -27,6 +27,10 @@ def respond(tools=(), warnings=(), event_id=None, **fields):
         warnings=warnings,
         event_id=event_id,
     )
+
+
+def test_a_response_says_that_it_runs_in_the_background():
+    assert respond(background=True).background
 
 
 def test_a_response_begins_with_the_public_defaults():
@@ -68,7 +72,7 @@ def test_a_response_begins_with_the_public_defaults():
 def test_a_response_echoes_what_was_asked_for():
     tool = Tool(function=FunctionTool(name="shell"))
     response = respond(
-        tools=[tool],
+        tools=response_pb2.Response(tools=[tool]).SerializeToString(),
         warnings=[Warning(code="tool_not_supported", message="No.", param="tools[1]")],
         event_id="e1",
         previous_response_id="resp_0",

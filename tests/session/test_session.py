@@ -22,10 +22,12 @@ from turnwire.v1.client_event_pb2 import (
     TurnwireSessionResume,
     TurnwireSessionStart,
 )
-from turnwire.v1.response_pb2 import PromptCacheOptions
+from turnwire.v1.response_pb2 import PromptCacheOptions, Response
+from turnwire.v1.server_event_pb2 import ResponseCompleted, ServerEvent
 from turnwire_server.session.cache import CachedResponse
 from turnwire_server.session.conversation import EMPTY
 from turnwire_server.session.errors import Rejection
+from turnwire_server.session.opening import gap
 from turnwire_server.session.session import Session
 from turnwire_server.session.settings import SessionSettings
 
@@ -336,13 +338,109 @@ def test_a_refused_create_of_one_lane_too_many_is_told_of_the_lane():
 # Event ids.
 
 
+def completed(turn, text=""):
+    response = Response(id=turn.response_id, model=text)
+    return ServerEvent(
+        sequence_number=7,
+        stream_id=turn.lane,
+        response_completed=ResponseCompleted(response=response),
+    )
+
+
 def test_the_same_event_id_is_the_same_create_and_runs_once(driver):
-    turn = driver.run(create(event_id="e1"))
-    driver.send(create(event_id="e1"), create(stream_id="other", event_id="e1"))
-    driver.finish(turn)
-    driver.send(create(event_id="e1"))
-    assert len(driver.started) == 1
+    turn = driver.run(create(event_id="e1", stream_id="a"))
+    driver.send(create(event_id="e1", stream_id="a"), create(stream_id="other", event_id="e1"))
     assert driver.events == []
+    driver.finish(turn, answer=completed(turn))
+    assert driver.events == []  # the driver sends it
+    driver.send(create(event_id="e1"), create(stream_id="other", event_id="e1"))
+    assert driver.take_events() == [completed(turn)] * 2
+    assert len(driver.started) == 1
+
+
+def test_a_create_that_still_waits_is_not_answered_when_it_comes_again(driver):
+    driver.send(create(event_id="e1"), create(event_id="e2"), create(event_id="e2"))
+    assert driver.session.queued == 1
+    assert driver.events == []
+
+
+def test_a_refusal_by_the_driver_is_the_answer_too(driver):
+    turn = driver.run(create(event_id="e1"))
+    error = BAD_SHAPE.event(None, "e1")
+    driver.end(turn, None, error)
+    driver.send(create(event_id="e1"))
+    assert driver.take_events() == [error]
+    assert len(driver.started) == 1
+
+
+def test_a_create_that_ended_without_an_answer_is_not_run_again(driver):
+    driver.fail(driver.run(create(event_id="e1")))
+    driver.send(create(event_id="e1", stream_id="b"))
+    assert driver.take_errors() == [("response_already_completed", "b", "e1")]
+    assert len(driver.started) == 1
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        error_pb2.ERROR_REASON_INVALID_API_KEY,
+        error_pb2.ERROR_REASON_RATE_LIMIT_EXCEEDED,
+        error_pb2.ERROR_REASON_SERVER_IS_OVERLOADED,
+        error_pb2.ERROR_REASON_WEBSOCKET_CONNECTION_LIMIT_REACHED,
+    ],
+)
+def test_a_create_that_was_refused_for_the_moment_may_be_sent_again(driver, reason):
+    driver.refuse(ResponseCreate(), event_id="e1", rejection=Rejection(reason, "Not now."))
+    assert len(driver.take_errors()) == 1
+    assert driver.run(create(event_id="e1")).event_id == "e1"
+
+
+def test_a_create_that_a_closed_session_refused_runs_when_it_is_open_again(driver):
+    driver.session.close_to_creates(AGE)
+    driver.send(create(event_id="e1"))
+    assert driver.take_errors() == [("websocket_connection_limit_reached", None, "e1")]
+    driver.session.reopen()
+    assert driver.run(create(event_id="e1")).event_id == "e1"
+
+
+def test_what_waits_to_be_refused_runs_when_the_session_is_open_again(driver):
+    parent = driver.begin(create(event_id="e0"))
+    driver.session.close_to_creates(AGE)
+    driver.send(create(parent.response_id, event_id="e1"))
+    driver.refuse(ResponseCreate(), event_id="e2")
+    driver.session.reopen()
+    driver.finish(parent)
+    driver.finish(driver.started[1])
+    assert [turn.event_id for turn in driver.started] == ["e0", "e1"]
+    assert driver.started[1].parent.response_id == parent.response_id
+    assert driver.take_errors() == [("invalid_type", None, "e2")]
+
+
+def test_answers_are_kept_within_their_bound_the_newest_first():
+    driver = SessionDriver(SessionSettings(max_answer_bytes=300))
+    sizes = {"1": 100, "2": 100, "3": 100, "4": 1000}
+    turns = {}
+    for event_id, size in sizes.items():
+        turns[event_id] = driver.run(create(event_id=event_id, stream_id=event_id))
+        if event_id != "4":
+            driver.finish(turns[event_id], answer=completed(turns[event_id], "x" * size))
+    driver.send(*(create(event_id=event_id) for event_id in ("1", "2", "3")))
+    gone, *kept = driver.take_events()
+    assert gone.error.error.code == "response_already_completed"
+    assert kept == [completed(turns[one], "x" * 100) for one in ("2", "3")]
+    driver.finish(turns["4"], answer=completed(turns["4"], "x" * 1000))
+    driver.send(*(create(event_id=event_id) for event_id in sizes))
+    assert {code for code, _, _ in driver.take_errors()} == {"response_already_completed"}
+
+
+def test_an_id_that_is_forgotten_frees_what_its_answer_took():
+    driver = SessionDriver(SessionSettings(max_event_ids=2, max_answer_bytes=300))
+    for number in range(20):
+        turn = driver.run(create(event_id=str(number)))
+        answer = completed(turn, "x" * 100)
+        driver.finish(turn, answer=answer)
+        driver.send(create(event_id=str(number)))
+        assert driver.take_events() == [answer]
 
 
 def test_creates_without_or_with_an_empty_event_id_are_all_different(driver):
@@ -351,10 +449,11 @@ def test_creates_without_or_with_an_empty_event_id_are_all_different(driver):
     assert len(driver.started) == 4
 
 
-def test_a_refused_create_is_not_answered_twice(driver):
+def test_a_refused_create_that_comes_again_is_refused_again(driver):
     driver.refuse(ResponseCreate(), event_id="e1")
     driver.refuse(ResponseCreate(), event_id="e1")
-    assert driver.take_errors() == [("invalid_type", None, "e1")]
+    assert driver.take_errors() == [("invalid_type", None, "e1")] * 2
+    assert driver.started == []
 
 
 def test_a_create_that_never_got_in_line_may_be_sent_again():
@@ -657,10 +756,61 @@ def test_a_session_that_shall_be_resumable_is_refused_for_now(driver):
     assert driver.take_errors() == [("unsupported_value", None, "e1")]
 
 
-def test_no_session_can_be_resumed(driver):
+def test_a_session_that_may_be_resumed_has_a_token_and_a_grace():
+    driver = SessionDriver(resume_grace_s=7.5)
+    assert driver.session.resume_token is None
+    driver.send(start(resume=True))
+    (event,) = driver.take_events()
+    started = event.turnwire_session_started
+    assert started.resume_token and started.resume_token == driver.session.resume_token
+    assert started.resume_grace_s == 7.5
+    assert driver.session.wants_session_events
+
+
+def test_who_does_not_ask_for_resume_gets_no_token():
+    driver = SessionDriver(resume_grace_s=7.5)
+    driver.send(start())
+    (event,) = driver.take_events()
+    assert not event.turnwire_session_started.HasField("resume_token")
+    assert driver.session.resume_token is None
+
+
+def test_a_session_is_fresh_until_more_than_its_start_came(driver):
+    assert driver.session.is_fresh
+    driver.send(start())
+    assert driver.session.is_fresh
+    driver.send(create())
+    assert not driver.session.is_fresh
+
+
+def test_a_session_whose_first_event_was_no_start_is_not_fresh(driver):
+    driver.send(create())
+    assert not driver.session.is_fresh
+
+
+def test_a_session_cannot_turn_into_another_one(driver):
+    driver.send(create())
     resume = TurnwireSessionResume(session_id="sess_9", token="t")
     driver.send(ClientEvent(event_id="e1", turnwire_session_resume=resume))
-    assert driver.take_errors() == [("session_not_found", None, "e1")]
+    assert driver.take_errors() == [("invalid_value", None, "e1")]
+
+
+def test_a_session_that_goes_on_elsewhere_takes_everything_again():
+    driver = SessionDriver()
+    driver.session.close_input()
+    driver.session.close_to_creates(AGE)
+    driver.session.reopen()
+    turn = driver.begin(create())
+    driver.session.pause_turn(turn, EMPTY)
+    driver.pull()
+    assert driver.told_to_end == []
+
+
+@pytest.mark.parametrize("lane", [None, "a" * 500], ids=["default", "long"])
+def test_a_gap_names_its_lane_within_bounds(lane):
+    rejection = gap(lane)
+    assert (rejection.code, rejection.param) == ("resume_gap", "last_seen")
+    assert len(rejection.message) < 300
 
 
 @pytest.mark.parametrize("arm", [arm.name for arm in ClientEvent.DESCRIPTOR.oneofs[0].fields])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from turnwire.v1.response_pb2 import Response
 from turnwire.v1.tool_pb2 import (
     CustomTool,
     CustomToolFormat,
@@ -46,6 +47,10 @@ def refused(*tools):
     rejection = ToolCatalogue().check(tools)
     assert isinstance(rejection, Rejection)
     return rejection.code, rejection.param
+
+
+def echoed(checked):
+    return Response.FromString(checked.echo).tools
 
 
 def names(checked):
@@ -93,14 +98,15 @@ def test_tools_are_echoed_whole_and_unknown_members_survive():
         namespace("n", function("b", extra_json='{"deep":[1]}')),
         WEB,
     ]
-    assert list(check(*tools).echo) == tools
+    assert list(echoed(check(*tools))) == tools
 
 
 def test_credentials_are_not_echoed_and_the_create_keeps_them():
     tool = Tool(mcp=McpTool(server_label="x", authorization="secret", headers='{"k":"secret"}'))
-    (echoed,) = check(tool).echo
-    assert echoed.mcp.server_label == "x"
-    assert b"secret" not in echoed.SerializeToString()
+    checked = check(tool)
+    (shown,) = echoed(checked)
+    assert shown.mcp.server_label == "x"
+    assert b"secret" not in checked.echo
     assert tool.mcp.authorization == "secret"
 
 
@@ -179,7 +185,7 @@ def test_tools_added_by_items_come_behind_and_replace_their_older_namesakes():
         ("a", "custom", ""),
         ("b", "function", "new"),
     ]
-    assert [tool.function.name for tool in checked.echo] == ["a"]
+    assert [tool.function.name for tool in echoed(checked)] == ["a"]
 
 
 def test_what_is_dropped_of_added_tools_is_not_said_again_with_every_turn():
@@ -225,6 +231,36 @@ def test_lists_without_bytes_are_counted_too():
     for count in range(2, 20):
         catalogue.check([Tool()] * count)
     assert catalogue.check([Tool()]) is not first
+
+
+def test_many_tools_are_known_though_nobody_takes_their_digest_again(monkeypatch):
+    catalogue = ToolCatalogue()
+    many = [function(f"tool{index}") for index in range(20)]
+    first = catalogue.check(many)
+    with monkeypatch.context() as patch:
+        patch.setattr("hashlib.blake2b", lambda **_: pytest.fail("taken"))
+        assert catalogue.check([function(f"tool{index}") for index in range(20)]) is first
+    assert catalogue.check(many, [WEB.SerializeToString()]) is not first
+
+
+def test_one_changed_tool_among_many_makes_other_tools():
+    catalogue = ToolCatalogue()
+    many = [function(f"tool{index}") for index in range(20)]
+    first = catalogue.check(many)
+    many[7] = function("other")  # first, last and their number are as they were
+    second = catalogue.check(many)
+    assert "other" in names(second) and "other" not in names(first)
+    many[7] = function("tool7")
+    assert catalogue.check(many) is first
+
+
+def test_what_was_kept_to_know_many_tools_is_forgotten_with_them():
+    catalogue = ToolCatalogue(max_bytes=20_000)
+    for index in range(5):
+        many = [function(f"tool{index}_{each}", description="x" * 500) for each in range(20)]
+        catalogue.check(many)
+    assert len(catalogue._newest) == 1
+    assert catalogue.check(many) is catalogue.check(many)
 
 
 def test_a_list_beyond_the_bound_pushes_nothing_out():

@@ -20,6 +20,7 @@ from harness.checker import StreamChecker
 from harness.session_driver import BAD_SHAPE, as_message, cancel, create, new_ids, user
 from turnwire.v1 import error_pb2
 from turnwire.v1.client_event_pb2 import ClientEvent, ResponseProcessed, ResponseSteer
+from turnwire.v1.server_event_pb2 import ServerEvent
 from turnwire_server.session.assembly import ResponseAssembler
 from turnwire_server.session.cache import CachedResponse
 from turnwire_server.session.conversation import EMPTY, Conversation, item_text
@@ -151,6 +152,8 @@ class SessionWalk(RuleBasedStateMachine):
         self.checker = StreamChecker()
         self.asked: dict[str, Asked] = {}
         self.running: dict[str, Running] = {}
+        self.answers: dict[str, ServerEvent] = {}
+        """`event_id` -> what ended the create."""
         self.known_ids: list[str] = []
         self.order: dict[str | None, list[int]] = defaultdict(list)
         """Numbers of the creates that each lane got to, in order."""
@@ -228,8 +231,14 @@ class SessionWalk(RuleBasedStateMachine):
     @rule(lane=LANES, data=st.data())
     def send_the_same_create_again(self, lane, data):
         event_id = data.draw(st.sampled_from(sorted(self.asked)))
-        if self.asked[event_id].is_accepted:
+        asked = self.asked[event_id]
+        if asked.is_accepted and not asked.terminals:
             self.ask(lane, None, is_warm_up=False, is_refused=False, event_id=event_id)
+        elif asked.is_accepted:
+            again = create(stream_id=lane, event_id=event_id)
+            self.session.receive(again, size=50, now=0.0)
+            assert self.session.events_to_send() == [self.answers[event_id]]
+            assert self.session.turns_to_start() == []
 
     @precondition(knows_responses)
     @rule(data=st.data())
@@ -308,9 +317,11 @@ class SessionWalk(RuleBasedStateMachine):
                     self.order[asked.lane].append(asked.number)
                     self.forget_parent(asked)
             asked.terminals += 1
+            self.answers[event.event_id] = event
         elif arm in TERMINAL_ARMS and arm != "error":
             response = getattr(event, arm).response
             self.asked[response.turnwire.event_id].terminals += 1
+            self.answers[response.turnwire.event_id] = event
 
     def start(self, turn):
         asked = self.asked[turn.event_id]
@@ -361,7 +372,6 @@ class SessionWalk(RuleBasedStateMachine):
             turn.create,
             response_id=turn.response_id,
             created_at=1,
-            tools=(),
             event_id=turn.event_id,
         )
         running.assembler = ResponseAssembler(response, stream_id=turn.lane, new_id=self.new_id)
@@ -431,7 +441,7 @@ class SessionWalk(RuleBasedStateMachine):
                 self.warm[turn.response_id] = turn.lane
                 while len(self.warm) > self.settings.max_warm_ups:
                     del self.warm[next(iter(self.warm))]
-        self.session.end_turn(turn, outcome)
+        self.session.end_turn(turn, outcome, events[-1])
         self.emit(events)
         self.pull()
 

@@ -236,7 +236,6 @@ class SteeringWalk(RuleBasedStateMachine):
             turn.create,
             response_id=turn.response_id,
             created_at=1,
-            tools=(),
             event_id=turn.event_id,
         )
         for steer in turn.applies:

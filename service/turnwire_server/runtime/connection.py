@@ -1,7 +1,9 @@
-"""A connection: one reader that never waits, one writer, and the turns between them.
+"""A connection: one reader that never waits, one writer, and the session that it carries.
 
 The transport calls `receive` for each client event and runs `run`, which writes until the
-connection is over. The connection owns its turns' tasks: none outlives `run`.
+connection is over. The session and its turns are with a `SessionHost`. It ends with its connection
+and no turn outlives `run`, unless its client asked for resume: then the connection only leaves it
+when it is lost, too old or taken over by a newer one.
 """
 
 from __future__ import annotations
@@ -9,17 +11,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from turnwire.v1 import client_event_pb2, error_pb2, server_event_pb2
-from turnwire_server.runtime.metering import count_turn
+from turnwire_server.runtime.host import CLEANUP_S, SessionHost, Wire
 from turnwire_server.runtime.outbox import Outbox, Sink
-from turnwire_server.runtime.run import TurnRun
-from turnwire_server.runtime.turn import run_turn
 from turnwire_server.session.errors import Rejection
 from turnwire_server.session.session import Session
-from turnwire_server.session.turns import Turn
 
 if TYPE_CHECKING:
     from turnwire_server.runtime.services import Services
@@ -28,23 +28,26 @@ __all__ = ["Connection", "Ending", "KeepaliveMode", "Wire"]
 
 _log = logging.getLogger("turnwire.runtime")
 
-Wire = Literal["grpc", "websocket", "http", "memory"]
 KeepaliveMode = Literal["event", "in_progress", "off"]
 
-_CLEANUP_S = 5.0
+_RETRY_AFTER_S = 1
+_LAST_WORD_ROUNDS = 5
+"""Iterations of the loop within which a reader has seen what arrived before the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
     """Why a connection is over."""
 
-    reason: Literal["finished", "disconnected", "age", "drain", "internal"]
+    reason: Literal["finished", "disconnected", "lost", "taken_over", "age", "drain", "internal"]
+    """`lost` and `taken_over`: the session goes on without it; so it does after `age` when it is
+    resumable."""
     turns_cut: bool = False
     """Whether turns ran that had to be ended."""
 
 
 class Connection:
-    """One stream of a client and the session that it carries."""
+    """One stream of a client."""
 
     def __init__(
         self,
@@ -56,22 +59,39 @@ class Connection:
         keepalive: KeepaliveMode,
         heartbeat_s: float,
         is_persistent: bool,
+        was_lost: Callable[[], bool],
     ) -> None:
         """Make a connection; `run` must be called. Use `Services.connect`."""
-        settings = services.settings
-        self.session = Session(settings.session, new_id=services.new_id)
         self._services = services
-        self._outbox = Outbox(sink, settings.outbox, services.clock)
+        self._outbox = Outbox(sink, services.settings.outbox, services.clock)
         self.wire = wire
         self._tenant = tenant
         self._keepalive = keepalive
         self._heartbeat_s = heartbeat_s
         self._is_persistent = is_persistent
+        self._was_lost = was_lost
         self._started_at = services.clock.monotonic()
-        self._runs: dict[str, TurnRun] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
         self._over: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
+        self._has_resumed = False
+        """Whether its session began on another one."""
+        self._has_left = False
+        """Whether its session goes on without it."""
         self._is_half_closed = False
+        self._is_draining = False
+        self._host = SessionHost(
+            services, self._outbox, wire=wire, tenant=tenant, is_persistent=is_persistent
+        )
+        self._host.leave, self._host.on_progress = self._leave_for, self._end_if_finished
+
+    @property
+    def session(self) -> Session:
+        """The session that it carries, or carried last."""
+        return self._host.session
+
+    @property
+    def is_resumable(self) -> bool:
+        """Whether the session may outlive it."""
+        return self._host.is_resumable
 
     # From the reader. Synchronous: nothing here waits.
 
@@ -79,8 +99,14 @@ class Connection:
         """Take a client event of `size` bytes on the wire."""
         if self._over.done():
             return
-        self.session.receive(event, size=size, now=self._services.clock.monotonic())
-        self._pull()
+        if (
+            not self._has_resumed
+            and self.session.is_fresh
+            and event.HasField("turnwire_session_resume")
+        ):
+            self._resume(event)
+        else:
+            self._host.receive(event, size)
 
     def reject(
         self,
@@ -100,17 +126,10 @@ class Connection:
             event: What could be read of it, None when its kind could not.
             size: Bytes on the wire.
         """
-        if self._over.done():
-            return
-        self.session.refuse(
-            rejection,
-            event=event,
-            stream_id=stream_id,
-            event_id=event_id,
-            size=size,
-            now=self._services.clock.monotonic(),
-        )
-        self._pull()
+        if not self._over.done():
+            self._host.reject(
+                rejection, stream_id=stream_id, event_id=event_id, event=event, size=size
+            )
 
     @property
     def is_crowded(self) -> bool:
@@ -127,28 +146,60 @@ class Connection:
 
     def half_close(self) -> None:
         """Take no more events; `run` returns when all that is queued is finished."""
+        if self._over.done():
+            return
         self._is_half_closed = True
-        self.session.close_input()
-        self._pull()
+        self._host.close_input()
 
     def disconnect(self) -> None:
-        """The peer is gone: every engine is told before this returns."""
+        """The peer is gone, as it said: every engine is told before this returns."""
         self._outbox.break_off()
-        self._cut(Ending("disconnected", turns_cut=not self.session.is_idle))
+        self._cut("disconnected")
+
+    def lose(self) -> None:
+        """The peer is gone without a word: a resumable session waits for it, any other ends."""
+        if self._has_left:
+            self._outbox.break_off()
+        elif self._may_leave:
+            self._outbox.break_off()
+            self._leave(Ending("lost"))
+        else:
+            self.disconnect()
+
+    def vanish(self) -> None:
+        """The peer is gone; the transport is asked how, where that matters."""
+        if self._has_left or (self._may_leave and self._was_lost()):
+            self.lose()
+        else:
+            self.disconnect()
+
+    def drain(self, time_left_s: float) -> None:
+        """The server goes soon: take no more creates, and close when nothing is left to do."""
+        if self._over.done() or not self._is_persistent:
+            return  # the one turn of the others is waited for
+        self._is_draining = True
+        rejection = Rejection(
+            error_pb2.ERROR_REASON_SERVER_IS_OVERLOADED,
+            "The server goes away and takes no more creates. Send it on a new connection.",
+            headers={"retry-after": str(_RETRY_AFTER_S)},
+        )
+        self.session.close_to_creates(rejection)
+        self._say_go_away("drain", time_left_s)
+        self._end_if_finished()
 
     def shut_down(self) -> None:
-        """The server goes: end everything with its terminal event and close."""
+        """The server goes now: end everything with its terminal event and close."""
         rejection = Rejection(
             error_pb2.ERROR_REASON_SERVER_ERROR,
             "The server goes away and did not start this create. Send it on a new connection.",
         )
-        self._cut(Ending("drain", turns_cut=not self.session.is_idle), rejection)
+        self._is_draining = True
+        self._cut("drain", rejection)
 
     def cancel(self, response_id: str) -> None:
         """End a running response as its client's `response.cancel` would."""
-        event = client_event_pb2.ClientEvent()
-        event.response_cancel.response_id = response_id
-        self.receive(event, 0)
+        if not self._over.done():
+            self._host.cancel(response_id)
 
     # From the transport's task.
 
@@ -156,7 +207,7 @@ class Connection:
         """Write until the connection is over and all its events were written.
 
         Returns:
-            Why it is over. Cancelling this coroutine disconnects.
+            Why it is over. Cancelling this coroutine makes the peer vanish.
         """
         loop = asyncio.get_running_loop()
         writer = loop.create_task(self._outbox.run())
@@ -164,107 +215,110 @@ class Connection:
         try:
             await asyncio.wait((self._over, writer), return_when=asyncio.FIRST_COMPLETED)
             if not self._over.done():  # the writer stopped first: the peer is gone
-                self.disconnect()
-            await self._finish_turns()
+                self.vanish()
+            if not self._has_left:
+                await self._host.finish()
             self._outbox.close()
             # A slow reader gets what it asked for; one that is sent away is not waited for long.
-            patience = None if self._over.result().reason == "finished" else _CLEANUP_S
+            patience = None if self._over.result().reason == "finished" else CLEANUP_S
             await asyncio.wait((writer,), timeout=patience)
             if writer.done():
                 writer.result()
             return self._over.result()
+        except asyncio.CancelledError:
+            if self._may_leave:
+                await self._hear_out()
+            raise
         finally:
             watch.cancel()
-            if not writer.done() or self._tasks:  # cancelled, before or while the turns ended
-                self.disconnect()
-                await self._finish_turns()
-            await asyncio.wait((watch, writer), timeout=_CLEANUP_S)
+            # Cancelled, before or while the turns ended?
+            if not writer.done() or (self._host.has_tasks and not self._has_left):
+                self.vanish()
+                if not self._has_left:
+                    await self._host.finish()
+            await asyncio.wait((watch, writer), timeout=CLEANUP_S)
             if not writer.done():  # in a write that does not end, though the peer is gone
                 writer.cancel()
                 await asyncio.wait((writer,))
-            self.session.forget()
+            if not self._has_left:
+                self._host.forget()
             self._services.forget(self)
-
-    async def _finish_turns(self) -> None:
-        if self._tasks:
-            _, late = await asyncio.wait(self._tasks, timeout=_CLEANUP_S)
-            for task in late:
-                task.cancel()
-            if late:
-                _log.error("turns did not end session_id=%s turns=%d", self.session.id, len(late))
-                await asyncio.wait(late)
-                for run in list(self._runs.values()):
-                    run.abandon()
 
     # Private.
 
-    def _pull(self, ended: TurnRun | None = None) -> None:
-        """Do what the session decided; `ended` is the turn whose end it decided about."""
-        for turn in self.session.turns_to_cancel():
-            run = self._runs.get(turn.response_id)
-            if run is not None:
-                run.stop()
-        for turn in self.session.turns_to_wake():
-            self._runs[turn.response_id].wake()
-        for event in self.session.events_to_send():
-            self._number(event, ended)
-            self._outbox.send(event)
-        for turn in self.session.turns_to_start():
-            self._start(turn)
-        self._end_if_finished()
+    @property
+    def _may_leave(self) -> bool:
+        """Whether the session can go on without this connection."""
+        if not self._host.is_resumable or self._is_draining:
+            return False
+        # What was finished may still be unread.
+        return not self._over.done() or self._over.result().reason == "finished"
 
-    def _number(self, event: server_event_pb2.ServerEvent, ended: TurnRun | None) -> None:
-        """Give the answer to a steer or an inject a number of its target's sequence.
+    async def _hear_out(self) -> None:
+        """Let the reader take the peer's last word, which may have come with its end."""
+        for _ in range(_LAST_WORD_ROUNDS):
+            if self._over.done():
+                return
+            await asyncio.sleep(0)
 
-        That of an answer which comes later than the target's end stays 0.
-        """
-        arm = event.WhichOneof("event") or ""
-        if arm.startswith("response_steer_"):
-            target_id = getattr(event, arm).steer.previous_response_id
-        elif arm == "response_inject_failed":
-            target_id = event.response_inject_failed.response_id
-        else:
+    def _resume(self, event: client_event_pb2.ClientEvent) -> None:
+        """Carry another session from now on, in the place of the fresh one."""
+        resume = event.turnwire_session_resume
+        taken = self._services.sessions.take_up(resume, self._tenant)
+        if isinstance(taken, Rejection):
+            self._outbox.send(taken.event(event_id=event.event_id or None))
             return
-        run = self._runs.get(target_id)
-        if run is None and ended is not None and ended.turn.response_id == target_id:
-            run = ended
-        if run is not None and run.has_begun:
-            run.assembler.number(event)
-
-    def _start(self, turn: Turn) -> None:
-        run = TurnRun(
-            turn,
-            session=self.session,
-            outbox=self._outbox,
-            services=self._services,
-            tenant=self._tenant,
-            is_persistent=self._is_persistent,
-            on_over=self._turn_over,
+        self._host.forget()
+        self._host, missed = taken
+        self._has_resumed = True
+        self._host.leave, self._host.on_progress = self._leave_for, self._end_if_finished
+        resumed = server_event_pb2.TurnwireSessionResumed(
+            session_id=self.session.id,
+            resume_token=self.session.resume_token,
+            resume_grace_s=self._services.settings.resume_grace_s,
         )
-        self._runs[turn.response_id] = run
-        self._services.running[turn.response_id] = (self, run)
-        task = asyncio.get_running_loop().create_task(run_turn(run))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._outbox.send(server_event_pb2.ServerEvent(turnwire_session_resumed=resumed))
+        for one in missed:
+            self._outbox.send(one)
+        self._host.attach(self._outbox, wire=self.wire)
 
-    def _turn_over(self, run: TurnRun) -> None:
-        metrics = self._services.metrics
-        if metrics is not None:
-            count_turn(run, self.wire, metrics, self._services.afterwork)
-        del self._runs[run.turn.response_id]
-        del self._services.running[run.turn.response_id]
-        self._pull(run)
+    def _leave_for(self, rejection: Rejection) -> None:
+        """Give the session up to a newer connection."""
+        self._outbox.send(rejection.event())
+        self._leave(Ending("taken_over"))
 
-    def _end_if_finished(self) -> None:
-        if self._is_half_closed and self.session.is_idle and not self._over.done():
-            self._over.set_result(Ending("finished"))
-
-    def _cut(self, ending: Ending, rejection: Rejection | None = None) -> None:
-        """End everything; `rejection` is the answer to what waits, if the peer still reads."""
+    def _leave(self, ending: Ending) -> None:
+        """Be over; the session goes on."""
+        self._has_left = True
+        self._host.detach()
         if not self._over.done():
             self._over.set_result(ending)
-        self.session.cancel_all(rejection)
-        self._pull()
+        if ending.reason != "taken_over":
+            self._services.sessions.await_client(self._host)
+
+    def _end_if_finished(self) -> None:
+        """Be over when nothing is left to do and nothing may come."""
+        if self._over.done() or not self.session.is_idle:
+            return
+        if self._is_half_closed:
+            self._over.set_result(Ending("finished"))
+        elif self._is_draining:
+            self._over.set_result(Ending("drain"))
+
+    def _cut(
+        self, reason: Literal["disconnected", "drain"], rejection: Rejection | None = None
+    ) -> None:
+        """End everything; `rejection` is the answer to what waits, if the peer still reads."""
+        if self._has_left:
+            return
+        if not self._over.done():
+            self._over.set_result(Ending(reason, turns_cut=not self.session.is_idle))
+        self._host.cut(rejection)
+
+    def _say_go_away(self, reason: str, time_left_s: float) -> None:
+        if self.wire == "grpc" or self.session.wants_session_events:
+            away = server_event_pb2.TurnwireGoAway(reason=reason, time_left_s=time_left_s)
+            self._outbox.send(server_event_pb2.ServerEvent(turnwire_go_away=away))
 
     async def _watch(self) -> None:
         """Keep the connection alive and end it when it is too old."""
@@ -278,7 +332,9 @@ class Connection:
                 return await self._grow_too_old()
             await clock.sleep(min(beat / 3, max(too_old_at - now, 0.001)))
             now = clock.monotonic()
-            for run in list(self._runs.values()):
+            if self._over.done():
+                return
+            for run in self._host.runs:
                 silent = now - run.last_event_at
                 if self._keepalive != "off" and silent >= settings.keepalive_s:
                     run.keepalive(as_in_progress=self._keepalive == "in_progress")
@@ -294,19 +350,22 @@ class Connection:
             "websocket connection to continue.",
         )
         self.session.close_to_creates(rejection)
-        if self.wire == "grpc" or self.session.wants_session_events:
-            away = server_event_pb2.TurnwireGoAway(reason="age", time_left_s=settings.age_grace_s)
-            self._outbox.send(server_event_pb2.ServerEvent(turnwire_go_away=away))
+        self._say_go_away("age", settings.age_grace_s)
         deadline = clock.monotonic() + settings.age_grace_s
         while not self.session.is_idle and clock.monotonic() < deadline:
             await clock.sleep(min(0.05, settings.age_grace_s))
+            if self._over.done():  # lost or taken over: another connection's session by now
+                return
         if self._over.done():  # the client was done too
             return
+        if self._host.is_resumable:
+            self._outbox.send(rejection.event())
+            return self._leave(Ending("age"))
         turns_cut = not self.session.is_idle
         if turns_cut:
             self.session.cancel_all(rejection)
-            self._pull()
-            await self._finish_turns()
+            self._host.pull()
+            await self._host.finish()
         self._outbox.send(rejection.event())
         if not self._over.done():
             self._over.set_result(Ending("age", turns_cut=turns_cut))

@@ -17,7 +17,7 @@ from turnwire_server.ports.clock import Clock
 from turnwire_server.runtime.settings import OutboxSettings
 from turnwire_server.session.events import Delta, Outgoing
 
-__all__ = ["Outbox", "Sink"]
+__all__ = ["Outbox", "Outlet", "Sink"]
 
 _FAST = 1 / 200
 _FASTEST = 1 / 2000
@@ -41,6 +41,18 @@ class Sink(Protocol):
 
     def heartbeat(self) -> bytes | None:
         """Return what to write when nothing was written for a while, None for nothing."""
+        ...
+
+
+class Outlet(Protocol):
+    """Where the events of a turn go: an outbox, or what may have one behind it."""
+
+    def send(self, event: Outgoing) -> bool:
+        """Send an event; return whether there is room for more."""
+        ...
+
+    async def drain(self) -> None:
+        """Wait until there is room, or nobody who reads. Cancelling is safe."""
         ...
 
 
@@ -91,7 +103,8 @@ class Outbox:
         else:
             window = 0.0
         if window == 0.0:
-            self.flush()
+            if self._timer is not None or not self._wake.is_set():
+                self.flush()
         elif self._timer is None and not self._wake.is_set():
             self._timer = asyncio.get_running_loop().call_later(window, self.flush)
         return self._bytes + self._in_flight < self._settings.outbox_bytes

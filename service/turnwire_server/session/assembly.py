@@ -120,9 +120,14 @@ class ResponseAssembler:
         A call that something else interrupts is cut. It ends incomplete, and since nothing may
         follow an incomplete item, whatever else the model says is dropped.
         """
-        self._move(ResponseTrigger.OUTPUT)
+        if self._state is not ResponseState.OPEN:  # the table is not asked for every token
+            self._move(ResponseTrigger.OUTPUT)
         events: list[Outgoing] = []
         for piece in pieces:
+            item = self._open
+            if isinstance(piece, TextDelta) and isinstance(item, OpenMessage):
+                events.append(self._delta(item, piece.text))  # most tokens
+                continue
             if isinstance(self._open, OpenCall) and not isinstance(piece, CallDelta | CallEnded):
                 self._close(events, item_pb2.ITEM_STATUS_INCOMPLETE)
                 self._is_cut = True
@@ -133,13 +138,10 @@ class ResponseAssembler:
                 break
             match piece:
                 case TextDelta(text=text):
-                    item = self._open
-                    if not isinstance(item, OpenMessage):
-                        item = OpenMessage(self._new_id("msg_"), self._next_index())
-                        self._switch_to(item, events)
-                    events.append(self._delta(item, text))
+                    message = OpenMessage(self._new_id("msg_"), self._next_index())
+                    self._switch_to(message, events)
+                    events.append(self._delta(message, text))
                 case ReasoningDelta(text=text):
-                    item = self._open
                     if not isinstance(item, OpenReasoning):
                         item = self._reasoning_item(
                             self._new_id("rs_"), self._next_index(), self._seal_reasoning

@@ -74,7 +74,7 @@ def call_key(item: item_pb2.Item) -> str:
             return str(getattr(item, arm).call_id) if is_paired else ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Conversation:
     """All items up to a point, and what the next turn must know of them."""
 

@@ -91,6 +91,10 @@ def _check_transport(
     create: Create, stream_id: str | None, *, is_persistent: bool
 ) -> Rejection | None:
     if is_persistent:
+        if create.background:
+            return _unsupported(
+                "background", "background needs a request of its own: HTTP, or a unary call."
+            )
         return None
     for name in _PERSISTENT_ONLY:
         if has(create, name):
@@ -108,8 +112,12 @@ def check_lineage(create: Create) -> Rejection | None:
 
 
 def _check_available(create: Create) -> Rejection | None:
-    if create.background:
-        return _unsupported("background", "This server does not run responses in the background.")
+    if create.background and create.HasField("store") and not create.store:
+        return _invalid(
+            "store",
+            "A background response is found by its id only, so it must be stored: "
+            "leave store out or set it to true.",
+        )
     lineage = check_lineage(create)
     if lineage is not None:
         return lineage

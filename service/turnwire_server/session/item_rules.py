@@ -11,8 +11,9 @@ from google.protobuf.message import Message
 from turnwire._codec.limits import MAX_INPUT_ITEMS
 from turnwire.v1 import client_event_pb2, content_pb2, error_pb2, item_pb2, response_pb2, tool_pb2
 from turnwire_server.session.configuration import check_update
-from turnwire_server.session.conversation import Conversation, OpenCalls, call_key, item_text
+from turnwire_server.session.conversation import Conversation, OpenCalls, call_key
 from turnwire_server.session.errors import Rejection, quoted
+from turnwire_server.session.image_rules import check_image, has_content
 from turnwire_server.session.sealed import (
     Unseal,
     opened_compaction,
@@ -30,6 +31,7 @@ _OUTPUT_PARTS = _INPUT_PARTS | {"output_text"}
 _SUMMARY_PARTS = frozenset({"summary_text"})
 _REASONING_PARTS = frozenset({"reasoning_text", "text"})
 _MEDIA_PARTS = frozenset({"input_image", "input_file"})
+_IMAGES = frozenset({"input_image"})
 _ID_PREFIX: Mapping[str, str] = MappingProxyType(
     {
         "message": "msg_",
@@ -119,6 +121,8 @@ class ItemRules:
     """Whether assistant messages may hold `output_text` and `refusal` only."""
     unseal: Unseal = unseals_nothing
     """Opens what this server sealed."""
+    takes_images: bool = False
+    """Whether messages and tool outputs may hold images."""
 
     def check(
         self,
@@ -222,9 +226,9 @@ class ItemRules:
             case "message":
                 return self._check_message(item.message, path)
             case "function_call_output":
-                return _check_output(item.function_call_output.output, path)
+                return self._check_output(item.function_call_output.output, path)
             case "custom_tool_call_output":
-                return _check_output(item.custom_tool_call_output.output, path)
+                return self._check_output(item.custom_tool_call_output.output, path)
             case "reasoning":
                 return self._check_reasoning(item.reasoning, path)
             case "compaction":
@@ -276,7 +280,7 @@ class ItemRules:
                 "'developer'.",
             )
         path = f"{path}.content"
-        allowed = _INPUT_PARTS
+        allowed = self._given(_INPUT_PARTS)
         if message.role == "assistant":
             allowed = _ASSISTANT_PARTS if self.is_strict else _ASSISTANT_PARTS | _INPUT_PARTS
         if message.content.WhichOneof("value") is None:
@@ -286,11 +290,21 @@ class ItemRules:
         rejection = _check_parts(message.content.parts.parts, path, allowed)
         if rejection is not None:
             return rejection
-        if message.role != "assistant" and not item_text(message.content):
+        if message.role != "assistant" and not has_content(message.content):
             if message.content.parts.parts:  # A message of the contract cannot tell "" from none.
                 return _missing(f"{path}[0].text", "The text of the content is missing or empty.")
             return _invalid(path, "The content is empty.")
         return None
+
+    def _check_output(self, content: content_pb2.Content, path: str) -> Rejection | None:
+        path = f"{path}.output"
+        if content.WhichOneof("value") is None:
+            return _missing(path, "A tool output needs an output.")
+        return _check_parts(content.parts.parts, path, self._given(_OUTPUT_PARTS))
+
+    def _given(self, parts: frozenset[str]) -> frozenset[str]:
+        """Return which parts may be where the model did not write them."""
+        return parts | _IMAGES if self.takes_images else parts
 
 
 def _listed(given: client_event_pb2.Input | None) -> Sequence[item_pb2.Item]:
@@ -302,25 +316,24 @@ def _listed(given: client_event_pb2.Input | None) -> Sequence[item_pb2.Item]:
     return [item_pb2.Item(message=item_pb2.MessageItem(role="user", content=content))]
 
 
-def _check_output(content: content_pb2.Content, path: str) -> Rejection | None:
-    path = f"{path}.output"
-    if content.WhichOneof("value") is None:
-        return _missing(path, "A tool output needs an output.")
-    return _check_parts(content.parts.parts, path, _OUTPUT_PARTS)
-
-
 def _check_parts(
     parts: Sequence[content_pb2.ContentPart], path: str, allowed: frozenset[str]
 ) -> Rejection | None:
     for index, part in enumerate(parts):
         arm = part.WhichOneof("part")
         where = f"{path}[{index}]"
+        if arm == "input_image" and arm in allowed:
+            rejection = check_image(part.input_image, where)
+            if rejection is not None:
+                return rejection
+            continue
         if arm is None:
             return _missing(f"{where}.type", "A content part needs a type.")
         if arm in _MEDIA_PARTS:
+            takes = "text and images" if _IMAGES <= allowed else "text"
             return Rejection(
                 error_pb2.ERROR_REASON_UNSUPPORTED_VALUE,
-                f"The model takes text only, not '{arm}'.",
+                f"The model takes {takes} only, not '{arm}'.",
                 param=where,
             )
         if arm not in allowed:

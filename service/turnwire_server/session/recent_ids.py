@@ -19,15 +19,8 @@ class RecentIds:
     def __contains__(self, one: object) -> bool:
         return one in self._ids
 
-    def add(self, one: str | None) -> None:
-        """Remember an id; None is none."""
-        if one is None:
-            return
+    def add(self, one: str) -> None:
+        """Remember an id."""
         self._ids[one] = None
         if len(self._ids) > self._most:
             self._ids.popitem(last=False)
-
-    def discard(self, one: str | None) -> None:
-        """Forget an id, if it is there."""
-        if one is not None:
-            self._ids.pop(one, None)

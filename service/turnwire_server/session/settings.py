@@ -23,6 +23,8 @@ class SessionSettings:
     """Warm-ups that stay usable after a newer response took their lane."""
     max_event_ids: int = 1024
     """Newest `event_id`s of accepted creates, remembered to recognise a repeated one."""
+    max_answer_bytes: int = 1024 * 1024
+    """Terminal events of creates with an `event_id`, kept for one that is sent again."""
     max_pending_steers: int = 16
     """Steers that may wait for one response."""
     strict_content: bool = False

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from turnwire.v1 import error_pb2, response_pb2, tool_pb2
+from turnwire.v1 import client_event_pb2, error_pb2, response_pb2, tool_pb2
 from turnwire_server.session.errors import Rejection, quoted
 from turnwire_server.session.tools import ToolSet, ToolSpec
 
@@ -23,6 +23,10 @@ __all__ = ["CheckedTools", "ToolCatalogue", "is_json_object"]
 _NAME = re.compile(r"[A-Za-z0-9_\-]{1,128}", re.ASCII)
 _SYNTAXES = frozenset({"lark", "regex"})
 _ENTRY_BYTES = 1024
+_MANY = 8
+"""From so many tools on, comparing them is faster than taking their digest."""
+
+_Shape = tuple[int, bytes, bytes, tuple[bytes, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +36,8 @@ class CheckedTools:
     tools: ToolSet
     warnings: tuple[response_pb2.Warning, ...]
     """One per tool that this server does not run: the model is not told of it."""
-    echo: tuple[tool_pb2.Tool, ...]
-    """The tools as `response.tools` shows them: without credentials."""
+    echo: bytes
+    """The tools as a response shows them, without credentials: a serialized `Response`."""
     paths: Mapping[str, str] = field(default_factory=dict)
     """Qualified name -> path of the tool."""
     grammars: Mapping[str, str] = field(default_factory=dict)
@@ -66,6 +70,8 @@ class ToolCatalogue:
         self._max_bytes = max_bytes
         self._bytes = 0
         self._known: OrderedDict[bytes, tuple[CheckedTools | Rejection, int]] = OrderedDict()
+        self._newest: dict[_Shape, tuple[client_event_pb2.ResponseCreate, bytes]] = {}
+        """A copy of the tools of each shape that were checked last, and their fingerprint."""
 
     def check(
         self, tools: Sequence[tool_pb2.Tool], added: Sequence[bytes] = ()
@@ -76,27 +82,29 @@ class ToolCatalogue:
             tools: The create's own.
             added: Serialized tools that `additional_tools` items offered; already checked.
         """
-        digest = hashlib.blake2b(digest_size=16)
-        size = _ENTRY_BYTES
-        for mark, encoded in (
-            *((b"\x00", tool.SerializeToString()) for tool in tools),
-            *((b"\xff", encoded) for encoded in added),
-        ):
-            digest.update(mark + len(encoded).to_bytes(4, "big") + encoded)
-            size += len(encoded)
-        fingerprint = digest.digest()
+        shape = _shape(tools, added) if len(tools) >= _MANY else None
+        newest = None if shape is None else self._newest.get(shape)
+        if newest is not None and newest[0].tools == tools:
+            fingerprint, size = newest[1], 0
+        else:
+            fingerprint, size = _fingerprint(tools, added)
         known = self._known.get(fingerprint)
         if known is not None:
             self._known.move_to_end(fingerprint)
-            return known[0]
-        checked = _check(tools, added, fingerprint)
-        if size > self._max_bytes:
-            return checked
-        self._known[fingerprint] = checked, size
-        self._bytes += size
+            checked = known[0]
+        else:
+            checked = _check(tools, added, fingerprint)
+            if size > self._max_bytes:
+                return checked
+            self._known[fingerprint] = checked, size
+            self._bytes += size
+        if shape is not None and size:
+            self._newest[shape] = client_event_pb2.ResponseCreate(tools=tools), fingerprint
         while self._bytes > self._max_bytes:
-            _, (_, freed) = self._known.popitem(last=False)
+            forgotten, (_, freed) = self._known.popitem(last=False)
             self._bytes -= freed
+            for of_shape in [key for key, (_, of) in self._newest.items() if of == forgotten]:
+                del self._newest[of_shape]
         return checked
 
     def check_list(
@@ -112,6 +120,25 @@ class ToolCatalogue:
         return tuple(checker.warnings) if rejection is None else rejection
 
 
+def _shape(tools: Sequence[tool_pb2.Tool], added: Sequence[bytes]) -> _Shape:
+    """Return what tells most lists apart without reading all of them."""
+    first, last = tools[0].SerializeToString(), tools[-1].SerializeToString()
+    return len(tools), first, last, tuple(added)
+
+
+def _fingerprint(tools: Sequence[tool_pb2.Tool], added: Sequence[bytes]) -> tuple[bytes, int]:
+    """Return the digest of tools, and what it takes to remember them."""
+    digest = hashlib.blake2b(digest_size=16)
+    size = _ENTRY_BYTES
+    for mark, encoded in (
+        *((b"\x00", tool.SerializeToString()) for tool in tools),
+        *((b"\xff", encoded) for encoded in added),
+    ):
+        digest.update(mark + len(encoded).to_bytes(4, "big") + encoded)
+        size += len(encoded)
+    return digest.digest(), size
+
+
 def _check(
     tools: Sequence[tool_pb2.Tool], added: Sequence[bytes], fingerprint: bytes
 ) -> CheckedTools | Rejection:
@@ -125,7 +152,8 @@ def _check(
     if not checker.specs:
         fingerprint = b""
     specs = tuple(checker.specs.values())
-    echo = tuple(_without_credentials(tool) for tool in tools)
+    shown = response_pb2.Response(tools=map(_without_credentials, tools))
+    echo = shown.SerializeToString()
     return CheckedTools(
         ToolSet.of(specs, fingerprint), warnings, echo, checker.paths, checker.grammars
     )

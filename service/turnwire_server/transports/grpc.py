@@ -1,62 +1,41 @@
-"""gRPC: `SessionService.Connect` as frames of events, and the server around all services."""
+"""The gRPC server around all services."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
+import importlib.util
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import grpc
-from google.protobuf import message
 from grpc_health.v1 import health, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection, reflection_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
-from turnwire.v1 import session_pb2
-from turnwire.v1.client_event_pb2 import ClientEvent, TurnwireSessionStart
-from turnwire.v1.error_pb2 import (
-    ERROR_REASON_SERVER_ERROR,
-    ERROR_REASON_SERVER_IS_OVERLOADED,
-    ERROR_REASON_WEBSOCKET_CONNECTION_LIMIT_REACHED,
-)
-from turnwire_server.runtime.connection import Connection
-from turnwire_server.runtime.reports import log_bug
 from turnwire_server.runtime.services import Services
 from turnwire_server.runtime.unary import UnaryApi
-from turnwire_server.session.errors import Rejection
 from turnwire_server.transports.grpc_health import HealthServicer
 from turnwire_server.transports.grpc_services import (
     MODELS_SERVICE,
     RESPONSES_SERVICE,
-    FrameSink,
     UnaryServicer,
-    metadata_of,
-    tenant_or_abort,
 )
-from turnwire_server.transports.grpc_status import (
-    Context,
-    abort,
-    broken_json,
-    guarded,
-    undecodable,
-)
-from turnwire_server.transports.turns import overload
+from turnwire_server.transports.grpc_session import SESSION_SERVICE, SessionServicer
+from turnwire_server.transports.tls import HTTP2, TlsFiles
 
-__all__ = ["SESSION_SERVICE", "GrpcSettings", "SessionServicer", "make_grpc_server"]
+__all__ = [
+    "SESSION_SERVICE",
+    "BackendFailure",
+    "GrpcBackend",
+    "GrpcServer",
+    "GrpcSettings",
+    "SessionServicer",
+    "listen",
+    "make_grpc_server",
+]
 
-logger = logging.getLogger("turnwire.transports")
+GrpcBackend = Literal["grpcio", "grpclib"]
 
-SESSION_SERVICE = session_pb2.DESCRIPTOR.services_by_name["SessionService"].full_name
 REFLECTION_V1 = "grpc.reflection.v1.ServerReflection"
-
-_INTERNAL = Rejection(ERROR_REASON_SERVER_ERROR, "The server made an error and cut the stream.")
-_ENDINGS = {
-    "age": Rejection(
-        ERROR_REASON_WEBSOCKET_CONNECTION_LIMIT_REACHED,
-        "The stream reached its age limit. Open a new one.",
-    ),
-    "drain": Rejection(ERROR_REASON_SERVER_IS_OVERLOADED, "The server goes away. Reconnect."),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +56,12 @@ class GrpcSettings:
     """Client pings closer together are strikes; below the 5 s that are promised, for jitter."""
     max_ping_strikes: int = 2
     """Strikes before GOAWAY ENHANCE_YOUR_CALM."""
+    max_metadata_bytes: int = 16_384
+    """Most of a call's headers together, counted as HTTP/2 does."""
     reuse_port: bool = False
     """Whether several processes may listen on the port (SO_REUSEPORT)."""
+    backend: GrpcBackend = "grpcio"
+    """What speaks HTTP/2: `grpcio`, or `grpclib` (extra `grpclib`), which needs less CPU."""
 
     def options(self, max_message_bytes: int) -> list[tuple[str, Any]]:
         """Return the channel arguments."""
@@ -90,6 +73,8 @@ class GrpcSettings:
             ("grpc.server.max_pending_requests_hard_limit", self.max_pending_requests),
             ("grpc.keepalive_time_ms", round(self.ping_interval_s * 1000)),
             ("grpc.keepalive_timeout_ms", round(self.ping_timeout_s * 1000)),
+            # Without it the core waits a minute for the answer, whatever the line above says.
+            ("grpc.http2.ping_timeout_ms", round(self.ping_timeout_s * 1000)),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.max_pings_without_data", 0),
             (
@@ -97,111 +82,115 @@ class GrpcSettings:
                 round(self.min_client_ping_interval_s * 1000),
             ),
             ("grpc.http2.max_ping_strikes", self.max_ping_strikes),
+            ("grpc.max_metadata_size", self.max_metadata_bytes),
+            ("grpc.absolute_max_metadata_size", self.max_metadata_bytes),
             ("grpc.so_reuseport", int(self.reuse_port)),
         ]
 
 
-class SessionServicer:
-    """Serves `SessionService`: one call is one connection."""
+class GrpcServer(Protocol):
+    """What both back ends' servers have: the part of `grpc.aio.Server` that we use."""
 
-    def __init__(self, services: Services, *, max_frame_bytes: int) -> None:
-        self._services = services
-        self._max_frame_bytes = max_frame_bytes
-        # Readers end with their call and are not cancelled: grpcio frees the memory of a
-        # cancelled read while the core may still write to it.
-        self._readers: set[asyncio.Task[Rejection | None]] = set()
+    def add_insecure_port(self, address: str) -> int:
+        """Listen on `HOST:PORT` and return the port. `RuntimeError`: it cannot be done."""
+        ...
 
-    def handler(self) -> grpc.GenericRpcHandler:
-        """Return the service."""
-        connect: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(
-            guarded(self.connect)
-        )
-        return grpc.method_handlers_generic_handler(SESSION_SERVICE, {"Connect": connect})
+    async def start(self) -> None:
+        """Serve on the ports that were added."""
+        ...
 
-    async def connect(self, requests: object, context: Context) -> None:
-        """Serve one call. The client's cancellation cancels it, and with it every turn.
-
-        Args:
-            requests: Unused: the call is read through `context`.
-            context: The call, with bytes in both directions.
-        """
-        tenant = await tenant_or_abort(self._services, context)
-        if (refusal := overload(self._services)) is not None:
-            await abort(context, refusal)
-        sink = FrameSink(context, max_frame_bytes=self._max_frame_bytes)
-        connection = self._services.connect(sink, wire="grpc", tenant=tenant)
-        if metadata_of(context, "turnwire-resume") == "1":
-            start = TurnwireSessionStart(resume=True)
-            connection.receive(ClientEvent(turnwire_session_start=start), 0)
-        reader = asyncio.create_task(self._read(context, connection))
-        self._readers.add(reader)
-        reader.add_done_callback(self._readers.discard)
-        ending = await connection.run()
-        if reader.done() and (fault := reader.result()) is not None:
-            code = None if fault is _INTERNAL else grpc.StatusCode.INVALID_ARGUMENT
-            await abort(context, fault, code)
-        if ending.reason == "internal":
-            await abort(context, _INTERNAL)
-        if (notice := _ENDINGS.get(ending.reason)) is not None:
-            await abort(context, notice, grpc.StatusCode.UNAVAILABLE)
-
-    async def _read(self, context: Context, connection: Connection) -> Rejection | None:
-        """Hand over what arrives until the client has no more; return why it was cut."""
-        try:
-            while (data := await context.read()) is not grpc.aio.EOF:
-                _receive(connection, ClientEvent.FromString(data), len(data))
-                if connection.is_crowded:
-                    await connection.calm()
-        except grpc.aio.BaseError:
-            connection.disconnect()
-        except message.DecodeError:
-            connection.disconnect()
-            return undecodable(ClientEvent)
-        except Exception as bug:  # The outermost frame of the reader: a bug must not hang the call.
-            log_bug(logger, "reader failed", bug)
-            connection.disconnect()
-            return _INTERNAL
-        else:
-            # A cancelled call looks the same here; its handler is cancelled at the same time.
-            connection.half_close()
-        return None
+    async def stop(self, grace: float | None) -> None:
+        """Take no new calls, give running ones `grace` seconds, end the rest."""
+        ...
 
 
-def _receive(connection: Connection, event: ClientEvent, size: int) -> None:
-    broken = broken_json(event)
-    if broken is None:
-        connection.receive(event, size)
-        return
-    connection.reject(
-        broken,
-        stream_id=event.stream_id if event.HasField("stream_id") else None,
-        event_id=event.event_id if event.HasField("event_id") else None,
-        event=event,
-        size=size,
-    )
+class BackendFailure(Exception):
+    """The back end cannot be used. `str()` is a sentence for the operator."""
+
+
+class _Methods:
+    """Collects handlers from generated code, which adds them to a server."""
+
+    def __init__(self) -> None:
+        self.handlers: list[grpc.GenericRpcHandler] = []
+
+    def add_generic_rpc_handlers(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
+        self.handlers.extend(handlers)
+
+    def add_registered_method_handlers(self, service: str, handlers: object) -> None:
+        """Ignore the same again in a second form."""
 
 
 def make_grpc_server(
     services: Services, settings: GrpcSettings, *, unary: UnaryApi | None = None
-) -> grpc.aio.Server:
+) -> GrpcServer:
     """Return a server with every service, without a port; call it inside the running loop.
 
     Args:
         services: The server's services.
         settings: How to serve.
         unary: The unary calls, made from `services` when None.
+
+    Raises:
+        BackendFailure: The back end is not installed.
     """
-    server = grpc.aio.server(options=settings.options(services.settings.max_message_bytes))
-    servicer = UnaryServicer(
-        services, unary or UnaryApi(services), max_frame_bytes=settings.max_frame_bytes
-    )
-    sessions = SessionServicer(services, max_frame_bytes=settings.max_frame_bytes)
-    server.add_generic_rpc_handlers([sessions.handler(), *servicer.handlers()])
-    names = [SESSION_SERVICE, RESPONSES_SERVICE, MODELS_SERVICE, health.SERVICE_NAME]
-    health_pb2_grpc.add_HealthServicer_to_server(HealthServicer(services, names), server)
-    reflection.enable_server_reflection([*names, reflection.SERVICE_NAME], server)
-    server.add_generic_rpc_handlers([_reflection_v1(names)])
+    handlers = _handlers(services, settings, unary or UnaryApi(services))
+    limit = services.settings.max_message_bytes
+    if settings.backend == "grpclib":
+        if importlib.util.find_spec("grpclib") is None:
+            raise BackendFailure(
+                "grpc.backend grpclib needs grpclib, which is not installed. Install it with: "
+                "pip install 'turnwire[server,grpclib]'"
+            )
+        # Imported here, because it is an extra.
+        from turnwire_server.transports.grpclib.server import GrpclibServer
+
+        other = GrpclibServer(settings, max_message_bytes=limit)
+        other.add_generic_rpc_handlers(handlers)
+        return other
+    server = grpc.aio.server(options=settings.options(limit))
+    server.add_generic_rpc_handlers(handlers)
     return server
+
+
+def listen(server: GrpcServer, address: str, tls: TlsFiles | None = None) -> int:
+    """Listen on `HOST:PORT`; return the port.
+
+    Raises:
+        RuntimeError: It cannot be listened on.
+        TlsFailure: The certificate cannot be used.
+    """
+    if tls is None:
+        return server.add_insecure_port(address)
+    if isinstance(server, grpc.aio.Server):
+        return server.add_secure_port(address, tls.grpc_credentials())
+    from turnwire_server.transports.grpclib.server import GrpclibServer
+
+    assert isinstance(server, GrpclibServer), "there are two back ends"
+    return server.add_secure_port(address, tls.context(HTTP2))
+
+
+def _handlers(
+    services: Services, settings: GrpcSettings, unary: UnaryApi
+) -> list[grpc.GenericRpcHandler]:
+    """Return every method of every service, from the generated descriptions."""
+    servicer = UnaryServicer(services, unary, max_frame_bytes=settings.max_frame_bytes)
+    sessions = SessionServicer(
+        services,
+        max_frame_bytes=settings.max_frame_bytes,
+        silence_limit_s=settings.ping_timeout_s / 2,
+    )
+    names = [SESSION_SERVICE, RESPONSES_SERVICE, MODELS_SERVICE, health.SERVICE_NAME]
+    methods: Any = _Methods()  # Generated code wants a server; it only adds handlers to it.
+    methods.add_generic_rpc_handlers([sessions.handler(), *servicer.handlers()])
+    health_pb2_grpc.add_HealthServicer_to_server(HealthServicer(services, names), methods)
+    reflecting = reflection.aio.ReflectionServicer([*names, reflection.SERVICE_NAME])
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(  # type: ignore[no-untyped-call]
+        reflecting, methods
+    )
+    methods.add_generic_rpc_handlers([_reflection_v1(names)])
+    handlers: list[grpc.GenericRpcHandler] = methods.handlers
+    return handlers
 
 
 def _reflection_v1(names: list[str]) -> grpc.GenericRpcHandler:

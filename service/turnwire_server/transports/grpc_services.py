@@ -15,16 +15,21 @@ from google.protobuf import message, message_factory
 from turnwire.v1 import models_service_pb2, responses_service_pb2
 from turnwire.v1.client_event_pb2 import ResponseCreate
 from turnwire.v1.error_pb2 import ERROR_REASON_SERVER_ERROR, ErrorBody
+from turnwire.v1.response_pb2 import Response
+from turnwire_server.runtime.idempotency import Found, check_key
 from turnwire_server.runtime.services import Services
 from turnwire_server.runtime.unary import UnaryApi
 from turnwire_server.session.errors import Rejection
 from turnwire_server.session.events import Outgoing
+from turnwire_server.session.replay import replay
 from turnwire_server.transports.encoding import ProtoEncoder
 from turnwire_server.transports.grpc_status import Context, abort, decode_or_abort, guarded
 from turnwire_server.transports.turns import (
     TerminalSink,
     bearer_token,
+    begin_detached,
     error_of,
+    outcome_of,
     overload,
     response_of,
     run_turn,
@@ -184,8 +189,33 @@ class UnaryServicer:
             await abort(context, refusal)
         return await decode_or_abort(context, ResponseCreate, data), tenant
 
+    async def _detached(
+        self, create: ResponseCreate, size: int, context: Context, tenant: str
+    ) -> Found | None:
+        """Begin, or find, a turn that runs without its call; None for one that does not.
+
+        The call's end leaves it alone.
+        """
+        key = metadata_of(context, "idempotency-key")
+        if key is None and not create.background:
+            return None
+        if key is not None and (refusal := check_key(key)) is not None:
+            await abort(context, refusal)
+        found = await begin_detached(
+            self._services, create, size=size, wire="grpc", tenant=tenant, key=key
+        )
+        if isinstance(found, Rejection):
+            await abort(context, found)
+        return found
+
     async def _create(self, data: bytes, context: Context) -> bytes:
         create, tenant = await self._admit(data, context)
+        is_background = create.background
+        if (found := await self._detached(create, len(data), context, tenant)) is not None:
+            outcome = await outcome_of(found, is_background=is_background)
+            if isinstance(outcome, Response):
+                return outcome.SerializeToString()
+            await abort(context, outcome.error)
         sink = TerminalSink()
         await run_turn(self._services, sink, create, size=len(data), wire="grpc", tenant=tenant)
         if sink.terminal is None:
@@ -197,7 +227,12 @@ class UnaryServicer:
     async def _stream_create(self, data: bytes, context: Context) -> None:
         create, tenant = await self._admit(data, context)
         sink = _RefusableSink(context, max_frame_bytes=self._max_frame_bytes)
-        await run_turn(self._services, sink, create, size=len(data), wire="grpc", tenant=tenant)
+        if (found := await self._detached(create, len(data), context, tenant)) is None:
+            await run_turn(self._services, sink, create, size=len(data), wire="grpc", tenant=tenant)
+        elif found.turn is not None:
+            await found.turn.follow(sink, heartbeat_s=self._services.settings.heartbeat_s)
+        elif found.response is not None:
+            await sink.write([sink.encode(event) for event in replay(found.response)])
         if sink.refusal is not None:
             await abort(context, sink.refusal)
 

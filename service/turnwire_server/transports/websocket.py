@@ -67,7 +67,8 @@ class WebSocketBridge:
     async def serve(self, request: web.Request, tenant: str) -> web.StreamResponse:
         """Upgrade and serve until the connection is over.
 
-        Cancelling it (aiohttp does when the client hangs up) cancels every turn.
+        Cancelling it (aiohttp does when the client hangs up) cancels every turn, unless the session
+        may be resumed and the client went without a word.
 
         Raises:
             RefusedError: Not upgraded.
@@ -85,6 +86,7 @@ class WebSocketBridge:
             protocols=echoed,
             compress=self._settings.compression,
             max_msg_size=limit + 1,  # aiohttp refuses a message of this size.
+            autoclose=False,  # Turns are told before the client's close is answered.
         )
         if offered and not echoed:
             # aiohttp logs protocols that it does not select, and here they are secrets.
@@ -101,6 +103,7 @@ class WebSocketBridge:
             wire="websocket",
             tenant=tenant,
             keepalive=keepalive,
+            was_lost=lambda: socket.was_lost,
         )
         if request.headers.get("turnwire-resume") == "1":
             start = TurnwireSessionStart(resume=True)
@@ -117,7 +120,7 @@ class WebSocketBridge:
             (fault,) = await asyncio.gather(reader, return_exceptions=True)
         if isinstance(fault, tuple):
             await socket.fail(transport, fault, linger_s=self._settings.close_timeout_s)
-        elif ending.reason != "disconnected":
+        elif ending.reason not in ("disconnected", "lost"):
             code, reason = _close_of(ending)
             await socket.close(code=code, message=reason)
         return socket
@@ -134,8 +137,13 @@ class WebSocketBridge:
         except Exception as error:  # The reader's outermost frame: a bug must not hang the socket.
             log_bug(logger, "reader failed", error)
             close = (WSCloseCode.INTERNAL_ERROR, b"internal error")
-        connection.disconnect()
-        return close
+        if close is not None:
+            connection.disconnect()
+            return close
+        connection.vanish()
+        if socket.client_code is not None:
+            await socket.close(drain=False)  # the client hangs up: a write may fail
+        return None
 
     async def _read_events(
         self, socket: Socket, transport: asyncio.Transport, connection: Connection
@@ -148,6 +156,8 @@ class WebSocketBridge:
                     await socket.ping()
                 continue
             if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
+                if message.type is WSMsgType.CLOSE:
+                    socket.client_code = message.data
                 return self._fault_of(message.data)
             try:
                 data = message.data if message.type is WSMsgType.TEXT else message.data.decode()
@@ -194,5 +204,7 @@ def _close_of(ending: Ending) -> Close:
             return (code, reason)
         case "internal":
             return (WSCloseCode.INTERNAL_ERROR, b"internal error")
+        case "taken_over":
+            return (WSCloseCode.OK, b"session taken over")
         case _:
             return (WSCloseCode.OK, b"")

@@ -33,6 +33,17 @@ FAULTS = {
 """What a client can do wrong below the level of events, and the reason that it is given."""
 
 
+_UNANNOUNCED = frozenset(
+    {
+        WSCloseCode.GOING_AWAY,
+        WSCloseCode.ABNORMAL_CLOSURE,
+        WSCloseCode.INTERNAL_ERROR,
+        WSCloseCode.SERVICE_RESTART,
+    }
+)
+"""Close codes of clients that did not mean to end their session; others do."""
+
+
 class Socket(web.WebSocketResponse):
     """Leaves it to `fail` to close after a fault.
 
@@ -40,6 +51,14 @@ class Socket(web.WebSocketResponse):
     oversize message is still on its way that resets the connection before the client has read
     the close frame.
     """
+
+    client_code: int | None = None
+    """The code of the client's close frame, 0 for a frame without one; None before it."""
+
+    @property
+    def was_lost(self) -> bool:
+        """Whether a client that is gone did not mean to end its session."""
+        return self.client_code is None or self.client_code in _UNANNOUNCED
 
     async def close(
         self, *, code: int = WSCloseCode.OK, message: bytes = b"", drain: bool = True
