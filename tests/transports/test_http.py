@@ -268,17 +268,6 @@ async def test_an_unknown_response_is_404() -> None:
             assert (await error_of(answer))["code"] == "response_not_found"
 
 
-async def test_streaming_a_stored_response_again_is_refused() -> None:
-    async with client_of() as client:
-        answer = await client.get("/v1/responses/resp_9?stream=true&starting_after=3")
-        error = await error_of(answer)
-    assert (answer.status, error["code"], error["param"]) == (
-        400,
-        "unsupported_parameter",
-        "stream",
-    )
-
-
 async def test_input_items_are_asked_for_with_the_query() -> None:
     unary = FakeUnaryApi()
     async with client_of(unary=unary) as client:
@@ -352,6 +341,25 @@ async def test_the_right_key_is_let_in(authorization: str) -> None:
     async with client_of(FakeServices(key="right")) as client:
         headers = {"authorization": authorization}
         assert (await client.post("/v1/responses", json=CREATE, headers=headers)).status == 200
+
+
+JWT = f"{'eyJhbGciOiJSUzI1NiJ9' * 4}.{'eyJzdWIiOiJ1c2VyX18tIn0' * 80}.{'s1g-_' * 70}"
+"""As long as those of clients that sign in somewhere else, with every character they have."""
+
+
+async def test_a_key_may_look_like_a_signed_token() -> None:
+    for key in (JWT, None):  # the key, or an open server that does not care
+        async with client_of(FakeServices(key=key)) as client:
+            headers = {"authorization": f"Bearer {JWT}"}
+            assert (await client.post("/v1/responses", json=CREATE, headers=headers)).status == 200
+            assert (await client.get("/v1/models", headers=headers)).status == 200
+
+
+async def test_unknown_keys_of_the_query_are_ignored() -> None:
+    async with client_of() as client:
+        path = "/v1/responses?model=another&api-version=preview"
+        assert (await client.post(path, json=CREATE)).status == 200
+        assert (await client.get("/v1/models?client_version=1.2.3")).status == 200
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/codex/responses"])

@@ -17,6 +17,8 @@ from grpc_reflection.v1alpha.reflection_pb2 import (
 from harness.fake_services import FakeServices
 from harness.wire_servers import serving_grpc
 
+pytestmark = pytest.mark.usefixtures("each_grpc_backend")
+
 NAMES = ["grpc.reflection.v1alpha", "grpc.reflection.v1"]
 
 

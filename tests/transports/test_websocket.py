@@ -409,6 +409,15 @@ async def test_resume_may_be_asked_for_by_header() -> None:
     assert event.turnwire_session_start.resume
 
 
+async def test_a_key_may_look_like_a_signed_token() -> None:
+    token = f"{'eyJhbGciOiJSUzI1NiJ9' * 4}.{'eyJzdWIiOiJ1c2VyX18tIn0' * 80}.{'s1g-_' * 70}"
+    headers = {"authorization": f"Bearer {token}"}
+    for key in (token, None):  # the key, or an open server that does not care
+        async with connected(FakeServices(key=key), headers=headers) as socket:
+            await socket.send_json(CREATE)
+            assert json.loads(await socket.receive_str())["type"] == "response.created"
+
+
 @pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer wrong"}])
 async def test_a_wrong_key_is_401_before_the_upgrade(headers: dict[str, str]) -> None:
     services = FakeServices(key="right")

@@ -1,16 +1,17 @@
-"""Commit: how a turn ends, what is kept of it, and the usage record."""
+"""Commit: how a turn ends, what is kept of it, and its usage record."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 
 from turnwire.v1 import error_pb2, response_pb2
+from turnwire_server.ports.conversations import ConversationConflict
 from turnwire_server.ports.engine import FinishReason
 from turnwire_server.ports.ledger import UsageRecord
 from turnwire_server.ports.renderer import CountsReasoning, Rendered
-from turnwire_server.ports.store import StoredResponse
-from turnwire_server.runtime.paging import item_id
+from turnwire_server.runtime.keeping import keep_failed, status_of, stored_response
 from turnwire_server.runtime.reports import log_bug
 from turnwire_server.runtime.run import TurnRun, terminal_response
 from turnwire_server.runtime.validate import CheckedCreate
@@ -21,13 +22,25 @@ from turnwire_server.session.events import Outgoing
 from turnwire_server.session.prompt import Prompt
 from turnwire_server.session.responses import usage_of
 
-__all__ = ["FLAGGED", "close_record", "commit", "conversation_of", "prompt_of", "usage"]
+__all__ = [
+    "FLAGGED",
+    "abandon",
+    "commit",
+    "conversation_of",
+    "end",
+    "note_progress",
+    "prompt_of",
+    "usage",
+]
 
 _log = logging.getLogger("turnwire.runtime")
 
 _NOT_KEPT = "The server could not keep the response."
+_CHANGED = "The conversation was changed while the response ran: nothing was added to it."
 FLAGGED = "The input was refused by a safety check."
 """What a client is told when the screen does not say it better."""
+_INTERRUPTED = "The server was stopped while it worked on the response."
+_REPEATED = "The model said the same over and over; its engine ended the answer."
 _SLOW = "The client did not read the events of this turn fast enough."
 
 
@@ -36,14 +49,22 @@ async def commit(
 ) -> None:
     """End a turn whose generation is over: keep it, then send the terminal event."""
     events = _terminal(run, checked, finish)
+    if checked.is_stored:
+        # From here on it may be fetched, also if we die before it is settled.
+        note_progress(run, run.assembler.response.usage)
     outcome = None
     if run.assembler.response.status != response_pb2.RESPONSE_STATUS_FAILED:
         try:
             outcome = await _keep(run, checked, rendered, finish)
+        except ConversationConflict:  # another server process was faster
+            code = error_code(error_pb2.ERROR_REASON_CONVERSATION_LOCKED)
+            events[-1] = run.assembler.fail_instead(code, _CHANGED)
         except Exception as bug:  # whatever keeps it from being kept: its client must hear of it
             log_bug(_log, f"commit failed {run.log_ids}", bug)
             code = error_code(error_pb2.ERROR_REASON_SERVER_ERROR)
             events[-1] = run.assembler.fail_instead(code, _NOT_KEPT)
+    if run.assembler.response.status == response_pb2.RESPONSE_STATUS_FAILED:
+        await keep_failed(run)
     run.stages.mark("commit")
     if checked.wants_timing:
         timing = run.stages.timing(
@@ -55,8 +76,37 @@ async def commit(
         shown = terminal_response(events[-1])
         assert shown is not None  # the last event is terminal
         shown.turnwire.timing.CopyFrom(timing)
-    run.end(outcome, events)
-    close_record(run)
+    end(run, outcome, events)
+
+
+def end(run: TurnRun, outcome: CachedResponse | None, events: Sequence[Outgoing]) -> None:
+    """End a turn that has begun; its usage is settled before its last events leave.
+
+    Args:
+        run: The turn, whose response is as its client will see it.
+        outcome: What continues it, None when it failed.
+        events: The last events; the last of them is the terminal event.
+    """
+    response = run.assembler.response
+    record = _usage_record(run, status_of(response), response.usage)
+    run.services.ledger.settle(record)
+    try:
+        run.end(outcome, events)
+    finally:
+        _close_later(run, record)
+
+
+def abandon(run: TurnRun) -> None:
+    """Settle the usage of a turn that was cut off before its end: nobody will see one."""
+    if run.has_begun and not run.is_over:
+        record = _usage_record(run, "cancelled", usage(run))
+        run.services.ledger.settle(record)
+        _close_later(run, record)
+
+
+def note_progress(run: TurnRun, used: response_pb2.Usage) -> None:
+    """Note what a turn used until now, before its client is told so."""
+    run.services.ledger.progress(_usage_record(run, "in_progress", used))
 
 
 async def _keep(
@@ -67,21 +117,14 @@ async def _keep(
     prompt = prompt_of(run, checked, rendered, finish)
     conversation = conversation_of(run, checked)
     if checked.is_stored:
-        await services.store.put(
-            StoredResponse(
-                response_id=turn.response_id,
-                tenant=run.tenant,
-                response=response.SerializeToString(),
-                input_items=tuple(item.SerializeToString() for item in run.given),
-                conversation=conversation,
-                prompt=prompt,
-                created_at=response.created_at.seconds,
-                expires_at=services.clock.wall() + services.settings.response_ttl_s,
-                item_ids=tuple(map(item_id, (*run.given, *response.output))),
-            )
-        )
+        await services.store.put(stored_response(run, response, conversation, prompt))
     if run.record is not None:
-        await services.conversations.add(run.record, run.said(), conversation, prompt)
+        try:
+            await services.conversations.add(run.record, run.said(), conversation, prompt)
+        except Exception:
+            if checked.is_stored:  # its client hears that it failed
+                await services.store.delete(turn.response_id, tenant=run.tenant)
+            raise
     return CachedResponse(
         response_id=turn.response_id,
         conversation=conversation,
@@ -141,9 +184,8 @@ def _reasoning_tokens(run: TurnRun) -> int:
     return sum(counts) if counts else run.renderer.count("".join(run.reasoning))
 
 
-def close_record(run: TurnRun) -> None:
-    """Let the usage record of a turn that is over be closed, after everything else."""
-    record = _usage_record(run, run.assembler.response)
+def _close_later(run: TurnRun, record: UsageRecord) -> None:
+    """Let a settled record be closed, after everything else."""
     run.services.afterwork.add(
         lambda: run.services.ledger.close_record(record), response_id=run.turn.response_id
     )
@@ -157,6 +199,8 @@ def _terminal(run: TurnRun, checked: CheckedCreate, finish: FinishReason) -> lis
     if run.verdict is not None and not run.verdict.allowed:
         code = error_code(error_pb2.ERROR_REASON_INVALID_PROMPT)
         return assembler.fail(code, run.verdict.refusal or FLAGGED, used)
+    if run.turn.is_cancelled and run.is_interrupted:
+        return assembler.fail(error_code(error_pb2.ERROR_REASON_SERVER_ERROR), _INTERRUPTED, used)
     if run.turn.is_cancelled:
         return assembler.cancelled(used)
     if run.cut_reason is not None:
@@ -165,6 +209,9 @@ def _terminal(run: TurnRun, checked: CheckedCreate, finish: FinishReason) -> lis
         case "stop" if checked.is_warm_up or checked.is_compaction:
             return assembler.complete_warm_up(used, completed_at=now)
         case "stop":
+            return assembler.complete(used, completed_at=now)
+        case "repeated":
+            assembler.response.warnings.add(code="repetition_stopped", message=_REPEATED)
             return assembler.complete(used, completed_at=now)
         case "length":
             return assembler.incomplete("max_output_tokens", used)
@@ -181,16 +228,17 @@ def _refusal(run: TurnRun) -> str:
     return run.verdict.refusal or FLAGGED
 
 
-def _usage_record(run: TurnRun, response: response_pb2.Response) -> UsageRecord:
-    name = response_pb2.ResponseStatus.Name(response.status)
+def _usage_record(run: TurnRun, status: str, used: response_pb2.Usage) -> UsageRecord:
+    response = run.assembler.response
     return UsageRecord(
         response_id=response.id,
         tenant=run.tenant,
         model=response.model,
-        status=name.removeprefix("RESPONSE_STATUS_").lower(),
-        input_tokens=response.usage.input_tokens,
-        cached_tokens=response.usage.input_tokens_details.cached_tokens,
-        output_tokens=response.usage.output_tokens,
-        reasoning_tokens=response.usage.output_tokens_details.reasoning_tokens,
+        status=status,
+        input_tokens=used.input_tokens,
+        cached_tokens=used.input_tokens_details.cached_tokens,
+        output_tokens=used.output_tokens,
+        reasoning_tokens=used.output_tokens_details.reasoning_tokens,
         created_at=response.created_at.seconds,
+        closed_at=run.services.clock.wall(),
     )

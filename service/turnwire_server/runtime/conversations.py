@@ -9,7 +9,11 @@ from typing import Final
 
 from turnwire.v1 import client_event_pb2, conversation_pb2, error_pb2, item_pb2
 from turnwire_server.ports.clock import Clock
-from turnwire_server.ports.conversations import ConversationStore, StoredConversation
+from turnwire_server.ports.conversations import (
+    ConversationConflict,
+    ConversationStore,
+    StoredConversation,
+)
 from turnwire_server.runtime.paging import PageRequest, item_id, page_of
 from turnwire_server.session.conversation import EMPTY, Conversation
 from turnwire_server.session.create_rules import check_metadata
@@ -24,6 +28,13 @@ __all__ = ["Conversations", "conversation_id_of"]
 
 _MAX_ITEMS: Final = 20
 """Items that one call may add."""
+
+
+_LOCKED: Final = Rejection(
+    error_pb2.ERROR_REASON_CONVERSATION_LOCKED,
+    "A response of this conversation runs. Try again when it is over.",
+    param="conversation",
+)
 
 
 def conversation_id_of(create: client_event_pb2.ResponseCreate) -> str:
@@ -59,7 +70,8 @@ class Conversations:
         self._unseal = unseal
         self._strict = strict_content
         self._tools = ToolCatalogue()
-        self._claimed: set[str] = set()
+        self._claimed: set[tuple[str, str]] = set()
+        """Tenants and ids."""
 
     # For turns.
 
@@ -73,22 +85,25 @@ class Conversations:
         return await self._store.find_item(item_id, tenant=tenant)
 
     async def claim(self, conversation_id: str, *, tenant: str) -> StoredConversation | Rejection:
-        """Return a conversation that nobody else may change until `release`."""
-        record = await self.find(conversation_id, tenant=tenant)
+        """Return a conversation that nobody else of this process may change until `release`."""
+        key = (tenant, conversation_id)
+        if key in self._claimed:
+            record = await self.find(conversation_id, tenant=tenant)
+            return record if isinstance(record, Rejection) else _LOCKED
+        # Claimed before it is read: else it could change between the two.
+        self._claimed.add(key)
+        try:
+            record = await self.find(conversation_id, tenant=tenant)
+        except BaseException:
+            self._claimed.discard(key)
+            raise
         if isinstance(record, Rejection):
-            return record
-        if conversation_id in self._claimed:
-            return Rejection(
-                error_pb2.ERROR_REASON_CONVERSATION_LOCKED,
-                "A response of this conversation runs. Try again when it is over.",
-                param="conversation",
-            )
-        self._claimed.add(conversation_id)
+            self._claimed.discard(key)
         return record
 
     def release(self, record: StoredConversation) -> None:
         """Let others change a conversation that was claimed."""
-        self._claimed.discard(record.id)
+        self._claimed.discard((record.tenant, record.id))
 
     async def add(
         self,
@@ -104,11 +119,17 @@ class Conversations:
             items: What was added.
             context: What a model is told from now on.
             prompt: Token ids of that.
+
+        Raises:
+            ConversationConflict: Another process has changed it meanwhile; nothing is kept.
         """
         added = tuple(item.SerializeToString() for item in items)
         changed = replace(record, items=record.items + added, context=context, prompt=prompt)
-        if await self._store.get(record.id, tenant=record.tenant) is not None:  # else deleted
+        try:
             await self._store.put(changed)
+        except ConversationConflict:
+            if await self._store.get(record.id, tenant=record.tenant) is not None:  # else deleted
+                raise
 
     # The calls.
 
@@ -150,8 +171,7 @@ class Conversations:
             return claimed
         with self._releasing(claimed):
             record = replace(claimed, metadata=dict(request.metadata))
-            await self._store.put(record)
-            return _resource(record)
+            return await self._put(record) or _resource(record)
 
     async def delete(
         self, conversation_id: str, *, tenant: str
@@ -192,8 +212,8 @@ class Conversations:
             if isinstance(checked, Rejection):
                 return checked
             record = self._with(claimed, checked)
-            await self._store.put(record)
-            return _listed(record.items[len(claimed.items) :], PageRequest(order="asc"))
+            added = record.items[len(claimed.items) :]
+            return await self._put(record) or _listed(added, PageRequest(order="asc"))
 
     async def get_item(
         self, conversation_id: str, wanted_id: str, *, tenant: str
@@ -226,14 +246,25 @@ class Conversations:
                 context=self._context(kept),
                 prompt=None,
             )
-            await self._store.put(record)
-            return _resource(record)
+            return await self._put(record) or _resource(record)
 
     async def close(self) -> None:
         """Give the store back."""
         await self._store.close()
 
     # Private.
+
+    async def _put(self, record: StoredConversation) -> Rejection | None:
+        """Keep a conversation that was changed; return why that cannot be."""
+        try:
+            await self._store.put(record)
+        except ConversationConflict:
+            return Rejection(
+                error_pb2.ERROR_REASON_CONVERSATION_LOCKED,
+                "The conversation was changed or deleted at the same time. Try again.",
+                param="conversation",
+            )
+        return None
 
     @contextmanager
     def _releasing(self, record: StoredConversation) -> Iterator[None]:

@@ -9,6 +9,7 @@ from turnwire_server.ports.renderer import Rendered, RenderFailure, RenderReques
 from turnwire_server.runtime.resolve import Parent
 from turnwire_server.runtime.validate import CheckedCreate
 from turnwire_server.session.errors import Rejection
+from turnwire_server.session.image_rules import image_bytes
 from turnwire_server.session.truncation import kept_items, turn_starts
 
 __all__ = ["Ready", "prepare", "render"]
@@ -37,8 +38,10 @@ def prepare(checked: CheckedCreate, parent: Parent) -> Ready | Rejection:
     With `truncation: auto`, whole turns of a conversation that is too long are left out, oldest
     first, and what continues the turn does not have them either. Refused is what does not fit.
     """
-    size = checked.create.ByteSize()
-    if size > _MAX_BYTES_PER_TOKEN * _context(checked):  # before it costs seconds to render
+    size, most = checked.create.ByteSize(), _MAX_BYTES_PER_TOKEN * _context(checked)
+    if size > most:
+        size -= sum(map(_image_bytes, checked.items))
+    if size > most:  # before it costs seconds to render
         return Rejection(
             error_pb2.ERROR_REASON_CONTEXT_LENGTH_EXCEEDED,
             f"The request is {size} bytes; the model's context is {_context(checked)} tokens.",
@@ -53,6 +56,19 @@ def prepare(checked: CheckedCreate, parent: Parent) -> Ready | Rejection:
     if checked.create.truncation == "auto":
         return _truncated(checked, parent, request) or _too_long(checked, rendered)
     return _too_long(checked, rendered)
+
+
+def _image_bytes(item: item_pb2.Item) -> int:
+    """Return how many bytes of an item are images, which are not read as text."""
+    match item.WhichOneof("item"):
+        case "message":
+            return image_bytes(item.message.content)
+        case "function_call_output":
+            return image_bytes(item.function_call_output.output)
+        case "custom_tool_call_output":
+            return image_bytes(item.custom_tool_call_output.output)
+        case _:
+            return 0
 
 
 def render(checked: CheckedCreate, request: RenderRequest) -> Rendered | Rejection:

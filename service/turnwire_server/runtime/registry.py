@@ -2,18 +2,45 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from turnwire.v1 import error_pb2, models_service_pb2
 from turnwire_server.ports.engine import Engine
 from turnwire_server.ports.renderer import Renderer
 from turnwire_server.session.errors import Rejection, quoted
 
-__all__ = ["ModelRegistry", "ServedModel"]
+__all__ = ["Leases", "ModelRegistry", "ServedModel"]
 
 _MAX_NAME_CHARS = 256
 """Names are echoed in every response, also where one model answers to any."""
+
+
+class Leases:
+    """Who uses a model now: its engine is closed when nobody does."""
+
+    __slots__ = ("_count", "_free")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._free: asyncio.Future[None] | None = None
+
+    def take(self) -> None:
+        """Use the model until `give_back`."""
+        self._count += 1
+
+    def give_back(self) -> None:
+        """Use it no longer."""
+        self._count -= 1
+        if not self._count and self._free is not None and not self._free.done():
+            self._free.set_result(None)
+
+    async def free(self) -> None:
+        """Wait until nobody uses the model. One task may wait."""
+        if self._count:
+            self._free = asyncio.get_running_loop().create_future()
+            await self._free
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +54,7 @@ class ServedModel:
     """Unix seconds when it was loaded."""
     takes_steers: bool = True
     """Whether its responses may be steered."""
+    leases: Leases = field(default_factory=Leases, compare=False)
 
     def message(self) -> models_service_pb2.Model:
         """Return the public form."""
@@ -52,6 +80,12 @@ class ModelRegistry:
             models: The models; at least one.
             any_model: Whether the first model answers to every other name too.
         """
+        self._models: dict[str, ServedModel] = {}
+        self._fallback: ServedModel | None = None
+        self.replace(models, any_model=any_model)
+
+    def replace(self, models: Sequence[ServedModel], *, any_model: bool) -> None:
+        """Serve these models from now on; what runs on another one goes on there."""
         self._models = {model.name: model for model in models}
         self._fallback = models[0] if any_model else None
 

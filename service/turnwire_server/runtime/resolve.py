@@ -15,7 +15,14 @@ from turnwire_server.session.errors import Rejection, quoted
 from turnwire_server.session.prompt import Prompt
 from turnwire_server.session.turns import Turn
 
-__all__ = ["FindItem", "Parent", "not_found", "resolve_parent", "resolve_references"]
+__all__ = [
+    "FindItem",
+    "Parent",
+    "not_found",
+    "resolve_parent",
+    "resolve_references",
+    "stored_parent",
+]
 
 FindItem = Callable[[str], item_pb2.Item | None]
 """Returns an item by its id, None when there is none."""
@@ -64,9 +71,21 @@ async def resolve_parent(
         return record if isinstance(record, Rejection) else Parent.of(record)
     if turn.parent is not None:  # pinned when the create was enqueued
         return Parent(turn.parent.conversation, turn.parent.prompt)
-    stored = await store.get(parent_id, tenant=tenant)
+    return await stored_parent(parent_id, store, tenant)
+
+
+async def stored_parent(response_id: str, store: ResponseStore, tenant: str) -> Parent | Rejection:
+    """Return a stored response as a parent; one that runs or has failed is none."""
+    stored = await store.get(response_id, tenant=tenant)
     if stored is None:
-        return not_found(parent_id)
+        return not_found(response_id)
+    if not stored.is_over or stored.status == "failed":
+        return Rejection(
+            error_pb2.ERROR_REASON_PREVIOUS_RESPONSE_NOT_FOUND,
+            f"Previous response with id {quoted(response_id)} is {stored.status}: what continues "
+            "it needs its whole output.",
+            param="previous_response_id",
+        )
     return Parent(stored.conversation, stored.prompt)
 
 

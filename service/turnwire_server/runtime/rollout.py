@@ -13,7 +13,7 @@ from dataclasses import replace
 from turnwire.v1 import item_pb2
 from turnwire_server.ports.engine import FinishReason
 from turnwire_server.ports.renderer import Rendered, RenderRequest
-from turnwire_server.runtime.commit import conversation_of, prompt_of, usage
+from turnwire_server.runtime.commit import conversation_of, note_progress, prompt_of, usage
 from turnwire_server.runtime.requests import render
 from turnwire_server.runtime.resolve import Parent
 from turnwire_server.runtime.run import TurnRun
@@ -43,7 +43,9 @@ async def next_round(
     if not _pauses(run, checked, finish):
         return None
     run.cut_reason = None
-    run.send(run.assembler.pause(usage(run)))
+    used = usage(run)
+    note_progress(run, used)
+    run.send(run.assembler.pause(used))
     conversation = conversation_of(run, checked)
     run.session.pause_turn(run.turn, conversation)
     deadline = run.services.clock.monotonic() + run.services.settings.append_timeout_s

@@ -13,7 +13,9 @@ from turnwire_server.ports.conversations import StoredConversation
 from turnwire_server.ports.engine import Generation
 from turnwire_server.ports.renderer import OutputParser, Rendered, Renderer
 from turnwire_server.ports.screen import Verdict
-from turnwire_server.runtime.outbox import Outbox
+from turnwire_server.runtime.keeping import Keeping
+from turnwire_server.runtime.outbox import Outlet
+from turnwire_server.runtime.registry import Leases
 from turnwire_server.runtime.screening import Screening
 from turnwire_server.runtime.spent import Spent
 from turnwire_server.runtime.stages import Stages
@@ -21,7 +23,7 @@ from turnwire_server.runtime.validate import CheckedCreate
 from turnwire_server.session.assembly import ResponseAssembler
 from turnwire_server.session.cache import CachedResponse
 from turnwire_server.session.errors import Rejection
-from turnwire_server.session.events import Outgoing
+from turnwire_server.session.events import Delta, Outgoing
 from turnwire_server.session.output import OutputPiece, ReasoningDelta
 from turnwire_server.session.session import Session
 from turnwire_server.session.steering import refusal_events
@@ -41,7 +43,7 @@ class TurnRun:
         turn: Turn,
         *,
         session: Session,
-        outbox: Outbox,
+        outlet: Outlet,
         services: Services,
         tenant: str,
         is_persistent: bool,
@@ -52,7 +54,7 @@ class TurnRun:
         Args:
             turn: The turn.
             session: The session that it came from.
-            outbox: Where its events go.
+            outlet: Where its events go.
             services: What all connections share.
             tenant: Whose turn it is.
             is_persistent: Whether the wire outlives the turn.
@@ -60,7 +62,7 @@ class TurnRun:
         """
         self.turn = turn
         self.session = session
-        self.outbox = outbox
+        self.outlet = outlet
         self.services = services
         self.tenant = tenant
         self.is_persistent = is_persistent
@@ -98,12 +100,19 @@ class TurnRun:
         """What the screen said; None before that, and without a screen."""
         self.last_event_at = services.clock.monotonic()
         """Seconds on the clock of the newest event."""
+        self.keeping: Keeping | None = None
+        """How it is kept from its beginning; None when it is stored at its end or not at all."""
+        self.is_kept = False
+        """Whether it is in the store though it is not over."""
+        self.is_interrupted = False
+        """Whether the server ends it, for its own reasons, though its client would wait."""
         self.is_over = False
         self.over: asyncio.Future[response_pb2.Response | None] = (
             asyncio.get_running_loop().create_future()
         )
         """Resolved with the final response when the turn is over, with None when refused."""
         self._assembler: ResponseAssembler | None = None
+        self._leases: Leases | None = None
         self._renderer: Renderer | None = None
         self._first: Rendered | None = None
         self._rendered: Rendered | None = None
@@ -174,6 +183,8 @@ class TurnRun:
         self, response: response_pb2.Response, checked: CheckedCreate, rendered: Rendered
     ) -> None:
         """Queue the first events of the response, whose prompt is `rendered`."""
+        checked.model.leases.take()
+        self._leases = checked.model.leases
         self._renderer, self.given = checked.model.renderer, checked.items
         self._said += checked.items
         self.model_name = checked.model.name
@@ -287,7 +298,7 @@ class TurnRun:
         """Queue events; return whether there is room for more."""
         has_room = True
         for event in events:
-            has_room = self.outbox.send(event)
+            has_room = self.outlet.send(event)
         if events:
             self.last_event_at = self.services.clock.monotonic()
         return has_room
@@ -313,7 +324,9 @@ class TurnRun:
     ) -> None:
         self.is_over = True
         # The session moves first, so that a create that follows the terminal event finds it.
-        self.session.end_turn(self.turn, outcome)
+        last = events[-1] if events else None
+        assert not isinstance(last, Delta)  # a turn does not end in the middle of a text
+        self.session.end_turn(self.turn, outcome, last)
         try:
             self.send(events)
         finally:  # a lane must not stand still for an event that cannot be encoded
@@ -331,6 +344,9 @@ class TurnRun:
         self._on_over(self)
 
     def _release(self) -> None:
+        if self._leases is not None:
+            self._leases.give_back()
+            self._leases = None
         if self.record is not None:
             self.services.conversations.release(self.record)
 

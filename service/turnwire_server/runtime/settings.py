@@ -8,7 +8,14 @@ from typing import Literal
 from turnwire_server.runtime.prompts import StoredPrompt
 from turnwire_server.session.settings import SessionSettings
 
-__all__ = ["OutboxSettings", "RuntimeSettings"]
+__all__ = [
+    "BackgroundSettings",
+    "CompactionSettings",
+    "CompatSettings",
+    "IdempotencySettings",
+    "OutboxSettings",
+    "RuntimeSettings",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +43,36 @@ class CompactionSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class BackgroundSettings:
+    """Bounds of responses that run without a connection, and of the events kept of them."""
+
+    max_running: int = 256
+    """Most that run at once; one more is refused with 429."""
+    max_running_per_tenant: int = 64
+    """The same for one tenant."""
+    log_bytes: int = 64 << 20
+    """Events kept, of all together; beyond it those go first whose response ended first."""
+    response_log_bytes: int = 8 << 20
+    """Events kept of one response; beyond it its oldest go."""
+    log_ttl_s: float = 300.0
+    """How long events are kept after the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotencySettings:
+    """What is kept for requests with an idempotency key."""
+
+    grace_s: float = 60.0
+    """How long a turn goes on after its last client hung up, until its request comes again."""
+    max_bytes: int = 64 << 20
+    """Responses with `store: false` that are kept; beyond it the oldest go."""
+    ttl_s: float = 24 * 3600.0
+    """How long they are kept."""
+    wait_s: float = 600.0
+    """How long a request waits for another server process that runs it, which may be gone."""
+
+
+@dataclass(frozen=True, slots=True)
 class CompatSettings:
     """Where public dialects differ."""
 
@@ -52,6 +89,8 @@ class RuntimeSettings:
     outbox: OutboxSettings = field(default_factory=OutboxSettings)
     compaction: CompactionSettings = field(default_factory=CompactionSettings)
     compat: CompatSettings = field(default_factory=CompatSettings)
+    background: BackgroundSettings = field(default_factory=BackgroundSettings)
+    idempotency: IdempotencySettings = field(default_factory=IdempotencySettings)
     prompts: tuple[StoredPrompt, ...] = ()
     """Prompt templates that creates may name."""
     max_message_bytes: int = 64 * 1024 * 1024
@@ -62,6 +101,14 @@ class RuntimeSettings:
     """Age from which on a connection takes no more creates."""
     age_grace_s: float = 30.0
     """How long running turns may go on after that."""
+    resume_grace_s: float = 60.0
+    """How long a session whose client asked for resume outlives a lost connection; 0 for none."""
+    resume_buffer_bytes: int = 2 * 1024 * 1024
+    """Memory for events that such a session's client may not have seen; the oldest go first."""
+    max_detached_sessions: int = 1000
+    """Sessions without a connection; one more ends the one that has waited longest."""
+    drain_grace_s: float = 30.0
+    """How long running turns may go on after SIGTERM."""
     append_timeout_s: float = 600.0
     """How long a paused rollout waits for what is appended; then it ends incomplete."""
     keepalive_s: float = 30.0

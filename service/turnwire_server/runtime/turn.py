@@ -14,14 +14,16 @@ after work              usage, metrics, an audit now and then; never delays the 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from turnwire.v1 import error_pb2
 from turnwire_server.ports.engine import EngineFailure, FinishReason
 from turnwire_server.ports.renderer import OutputParser
 from turnwire_server.ports.screen import ScreenFailure
-from turnwire_server.runtime.commit import close_record, commit, usage
+from turnwire_server.runtime.commit import abandon, commit, end, note_progress, usage
 from turnwire_server.runtime.compaction import compact, plan_compaction
+from turnwire_server.runtime.keeping import keep_begun, keep_failed
 from turnwire_server.runtime.prepare import prepare
 from turnwire_server.runtime.reports import log_bug
 from turnwire_server.runtime.requests import begin_generation, begin_screening, hear_verdict
@@ -40,6 +42,14 @@ _BROKEN = "The server had an error while processing your request."
 
 async def run_turn(run: TurnRun) -> None:
     """Run one turn: from its create to exactly one terminal event, whatever happens."""
+    try:
+        await _guarded_story(run)
+    except asyncio.CancelledError:
+        abandon(run)
+        raise
+
+
+async def _guarded_story(run: TurnRun) -> None:
     try:
         await _story(run)
     except ScreenFailure as failure:
@@ -92,18 +102,17 @@ async def _story(run: TurnRun) -> None:
     stages.mark("render")
     checked, request, rendered = ready.checked, ready.request, ready.rendered
 
-    run.begin(
-        new_response(
-            turn.create,
-            response_id=turn.response_id,
-            created_at=services.clock.wall(),
-            tools=checked.echo,
-            warnings=checked.warnings,
-            event_id=turn.event_id,
-        ),
-        checked,
-        rendered,
+    response = new_response(
+        turn.create,
+        response_id=turn.response_id,
+        created_at=services.clock.wall(),
+        tools=checked.echo,
+        warnings=checked.warnings,
+        event_id=turn.event_id,
     )
+    if (refusal := await keep_begun(run, response, checked)) is not None:
+        return run.refuse(refusal)
+    run.begin(response, checked, rendered)
     begin_screening(run, checked, instructions=turn.create.instructions)
     services.ledger.open(turn.response_id, run.tenant, turn.create.model, services.clock.wall())
 
@@ -142,7 +151,7 @@ async def _generate(run: TurnRun, parser: OutputParser) -> FinishReason:
             await hear_verdict(run)
         if step.ids and parser.ending is None and run.is_cleared and run.cut_reason is None:
             if not run.hear(parser, step.ids):
-                await run.outbox.drain()
+                await run.outlet.drain()
             if parser.ending is not None:
                 run.generation.cancel()
         if step.finish is not None:
@@ -165,7 +174,11 @@ async def _end_broken(run: TurnRun) -> None:
     run.stop()
     if run.has_begun:
         code = error_code(error_pb2.ERROR_REASON_SERVER_ERROR)
-        run.end(None, run.assembler.fail(code, _BROKEN, usage(run)))
-        close_record(run)
+        used = usage(run)
+        events = run.assembler.fail(code, _BROKEN, used)
+        if run.is_kept:
+            note_progress(run, used)
+        await keep_failed(run)
+        end(run, None, events)
     else:
         run.refuse(Rejection(error_pb2.ERROR_REASON_SERVER_ERROR, _BROKEN))

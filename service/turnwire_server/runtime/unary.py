@@ -16,17 +16,20 @@ from turnwire_server.ports.engine import EngineFailure
 from turnwire_server.ports.ledger import UsageRecord
 from turnwire_server.ports.screen import Verdict
 from turnwire_server.ports.store import StoredResponse
+from turnwire_server.runtime.background import DetachedTurn
 from turnwire_server.runtime.commit import FLAGGED
 from turnwire_server.runtime.compaction import CompactionPlan, plan_summary, write_summary
 from turnwire_server.runtime.conversations import conversation_id_of
+from turnwire_server.runtime.event_log import Gap
 from turnwire_server.runtime.paging import PageRequest, page_of
 from turnwire_server.runtime.prepare import Ready, prepare
-from turnwire_server.runtime.resolve import Parent, not_found, resolve_references
+from turnwire_server.runtime.resolve import Parent, resolve_references, stored_parent
 from turnwire_server.runtime.screening import Screening
 from turnwire_server.runtime.services import Services
 from turnwire_server.runtime.spent import Spent
 from turnwire_server.session.errors import Rejection, quoted
 from turnwire_server.session.listed import listed_item
+from turnwire_server.session.replay import is_over
 from turnwire_server.session.responses import usage_of
 from turnwire_server.session.sealed import Compacted
 
@@ -41,7 +44,10 @@ class UnaryApi:
         self._services = services
 
     async def get(self, response_id: str, *, tenant: str) -> response_pb2.Response | Rejection:
-        """Return a stored response."""
+        """Return a stored response; one that runs without a client as it stands."""
+        turn = self._services.detached.find(response_id, tenant=tenant)
+        if turn is not None and turn.is_stored and (state := turn.state()) is not None:
+            return state
         record = await self._find(response_id, tenant)
         if isinstance(record, Rejection):
             return record
@@ -50,7 +56,18 @@ class UnaryApi:
     async def delete(
         self, response_id: str, *, tenant: str
     ) -> responses_service_pb2.DeleteResult | Rejection:
-        """Forget a stored response."""
+        """Forget a stored response; one that runs without a client ends first."""
+        turn = self._services.detached.find(response_id, tenant=tenant)
+        if turn is not None and turn.is_stored:
+            turn.cancel()
+            await turn.ended()
+            self._services.detached.forget(response_id)
+        else:
+            record = await self._find(response_id, tenant)
+            if isinstance(record, Rejection):
+                return record
+            if not record.is_over and record.owner != self._services.instance_id:
+                return _elsewhere(response_id)  # it would be kept again at its end
         if not await self._services.store.delete(response_id, tenant=tenant):
             return _unknown(response_id)
         return responses_service_pb2.DeleteResult(id=response_id, object="response", deleted=True)
@@ -64,7 +81,38 @@ class UnaryApi:
             response = await asyncio.shield(run.over)
             if response is not None:
                 return response
-        return await self.get(response_id, tenant=tenant)
+        found = await self.get(response_id, tenant=tenant)
+        if isinstance(found, Rejection) or is_over(found):
+            return found
+        return _elsewhere(response_id)
+
+    async def find_stream(
+        self, response_id: str, *, after: int | None, tenant: str
+    ) -> DetachedTurn | response_pb2.Response | Rejection:
+        """Return what can be streamed of a stored response.
+
+        Args:
+            response_id: Which.
+            after: Number of the newest event that the client has, None for none.
+            tenant: Who asks.
+
+        Returns:
+            A turn, all of whose events behind `after` are there or will come; else, for a client
+            that has none, a response that is over.
+        """
+        turn = self._services.detached.find(response_id, tenant=tenant)
+        if turn is not None and turn.is_stored:
+            await turn.opening()
+            if not isinstance(turn.missed(-1 if after is None else after), Gap):
+                return turn
+        response = await self.get(response_id, tenant=tenant)
+        if isinstance(response, Rejection):
+            return response
+        if not is_over(response):
+            return _events_gone("The events are not kept in this server process.")
+        if after is not None:
+            return _events_gone(f"The events behind number {after} are no longer kept.")
+        return response
 
     async def list_input_items(
         self, request: responses_service_pb2.ListInputItemsRequest, *, tenant: str
@@ -122,7 +170,8 @@ class UnaryApi:
             status = "cancelled"
             raise
         finally:
-            record = _record(result_id, tenant, create.model, status, spent, created_at)
+            record = self._record(result_id, tenant, create.model, status, spent, created_at)
+            services.ledger.settle(record)
             services.afterwork.add(
                 lambda: services.ledger.close_record(record), response_id=result_id
             )
@@ -156,15 +205,15 @@ class UnaryApi:
         services = self._services
         parent = Parent()
         if create.previous_response_id:
-            record = await services.store.get(create.previous_response_id, tenant=tenant)
-            if record is None:
-                return not_found(create.previous_response_id)
-            parent = Parent(record.conversation, record.prompt)
-        elif conversation_id := conversation_id_of(create):
-            found = await services.conversations.find(conversation_id, tenant=tenant)
+            found = await stored_parent(create.previous_response_id, services.store, tenant)
             if isinstance(found, Rejection):
                 return found
-            parent = Parent.of(found)
+            parent = found
+        elif conversation_id := conversation_id_of(create):
+            named = await services.conversations.find(conversation_id, tenant=tenant)
+            if isinstance(named, Rejection):
+                return named
+            parent = Parent.of(named)
         find_item = await resolve_references(
             create.input,
             parent.conversation.find_item,
@@ -187,6 +236,7 @@ class UnaryApi:
         services, checked = self._services, plan.checked
         engine = checked.model.engine
         request = plan.engine_request(result_id, result_id, services.settings.max_pending_tokens)
+        checked.model.leases.take()
         generation = engine.generate(request)
         screening: Screening | None = None
         if services.screen is not None:
@@ -210,6 +260,7 @@ class UnaryApi:
         try:
             summary = await write_summary(generation, plan, spent, may_go_on=may_go_on)
         finally:
+            checked.model.leases.give_back()
             if screening is not None:
                 screening.stop()
         if summary is not None:
@@ -231,6 +282,28 @@ class UnaryApi:
         model = self._services.models.find(name)
         return model if isinstance(model, Rejection) else model.message()
 
+    def _record(
+        self,
+        result_id: str,
+        tenant: str,
+        model: str,
+        status: str,
+        spent: Spent,
+        created_at: int,
+    ) -> UsageRecord:
+        return UsageRecord(
+            response_id=result_id,
+            tenant=tenant,
+            model=model,
+            status=status,
+            input_tokens=spent.input_tokens,
+            cached_tokens=spent.cached_tokens,
+            output_tokens=spent.output_tokens,
+            reasoning_tokens=spent.reasoning_tokens,
+            created_at=created_at,
+            closed_at=self._services.clock.wall(),
+        )
+
     async def _find(self, response_id: str, tenant: str) -> StoredResponse | Rejection:
         record = await self._services.store.get(response_id, tenant=tenant)
         return record if record is not None else _unknown(response_id)
@@ -250,19 +323,21 @@ def _create_of(request: responses_service_pb2.CompactRequest) -> client_event_pb
     return create
 
 
-def _record(
-    result_id: str, tenant: str, model: str, status: str, spent: Spent, created_at: int
-) -> UsageRecord:
-    return UsageRecord(
-        response_id=result_id,
-        tenant=tenant,
-        model=model,
-        status=status,
-        input_tokens=spent.input_tokens,
-        cached_tokens=spent.cached_tokens,
-        output_tokens=spent.output_tokens,
-        reasoning_tokens=spent.reasoning_tokens,
-        created_at=created_at,
+def _elsewhere(response_id: str) -> Rejection:
+    return Rejection(
+        error_pb2.ERROR_REASON_RESPONSE_NOT_ACTIVE,
+        f"Response with id {quoted(response_id)} runs on another server process; only that can "
+        "cancel it.",
+        param="response_id",
+    )
+
+
+def _events_gone(why: str) -> Rejection:
+    return Rejection(
+        error_pb2.ERROR_REASON_RESUME_GAP,
+        f"{why} Get the response without `stream`.",
+        param="starting_after",
+        headers={"x-should-retry": "false"},  # clients try most answers with 409 again
     )
 
 

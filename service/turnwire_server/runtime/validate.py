@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from turnwire.v1 import client_event_pb2, error_pb2, item_pb2, response_pb2, tool_pb2
+from turnwire.v1 import client_event_pb2, error_pb2, item_pb2, response_pb2
 from turnwire_server.ports.engine import Constraint, TurnOutline
 from turnwire_server.ports.renderer import RenderRequest, ToolForce
 from turnwire_server.runtime.abilities import (
@@ -54,7 +54,8 @@ class CheckedCreate:
     """The tools that the turn may call: those that `tool_choice` allows."""
     choice: CheckedChoice
     text_format: Constraint | None
-    echo: tuple[tool_pb2.Tool, ...]
+    echo: bytes
+    """The tools as the response shows them, see `CheckedTools`."""
     warnings: tuple[response_pb2.Warning, ...]
     is_warm_up: bool
     unseal: Unseal = unseals_nothing
@@ -200,7 +201,12 @@ class Validator:
             return model
 
         rules = ItemRules(
-            self._new_id, find_item, self._tools, is_strict=self._strict, unseal=self._unseal
+            self._new_id,
+            find_item,
+            self._tools,
+            is_strict=self._strict,
+            unseal=self._unseal,
+            takes_images=model.engine.info.images,
         )
         given = rules.check(
             create.input if create.HasField("input") else None,

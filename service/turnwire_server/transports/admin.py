@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from aiohttp import web
 
+from turnwire_server.ports.metrics import Exposition
 from turnwire_server.runtime.services import Services
 
 __all__ = ["METRICS_PATH", "admin_routes"]
@@ -13,11 +15,17 @@ __all__ = ["METRICS_PATH", "admin_routes"]
 METRICS_PATH: Final = "/metrics"
 
 
-def admin_routes(services: Services) -> list[web.RouteDef]:
+def admin_routes(
+    services: Services, exposition: Callable[[], Awaitable[Exposition]] | None = None
+) -> list[web.RouteDef]:
     """Return the routes.
 
     `/healthz`: the loop runs; `/readyz`: new work is accepted, else 503; `/metrics`, where the
     services count. The last one needs a key where there are keys.
+
+    Args:
+        services: Whose.
+        exposition: Returns the metrics to show; those of the services alone when None.
     """
 
     async def health(request: web.Request) -> web.Response:
@@ -31,7 +39,10 @@ def admin_routes(services: Services) -> list[web.RouteDef]:
     async def expose(request: web.Request) -> web.Response:
         if services.metrics is None:
             raise web.HTTPNotFound
-        shown = services.metrics.exposition(services.levels())
+        if exposition is None:
+            shown = services.metrics.exposition(services.levels())
+        else:
+            shown = await exposition()
         return web.Response(body=shown.body, headers={"content-type": shown.content_type})
 
     return [

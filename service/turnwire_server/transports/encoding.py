@@ -1,8 +1,9 @@
 """From events to bytes: one encoder per wire format, one instance per connection.
 
 A delta goes through a template made once per open part; every other event is a message that is
-serialized or turned to public JSON by the compiled codec. Framing (WebSocket, SSE) is the
-transport's; the framing of a `ServerFrame` is here, because it is protobuf.
+serialized or turned to public JSON by the compiled codec. JSON of a whole response is spliced from
+parts that are encoded once; protobuf serializes one faster than a part could be cut out. Framing
+(WebSocket, SSE) is the transport's; the framing of a `ServerFrame` is here, because it is protobuf.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from turnwire.v1.client_event_pb2 import (
 )
 from turnwire_server.codec.deltas import DeltaTemplate
 from turnwire_server.codec.faults import Fault
+from turnwire_server.codec.lifecycle import LifecycleEncoder
 from turnwire_server.codec.requests import salvaged, text_of
 from turnwire_server.codec.status import reason_of_code
 from turnwire_server.session.errors import Rejection
@@ -155,15 +157,18 @@ class ProtoEncoder:
 class JsonEncoder:
     """Encodes events as public JSON, UTF-8, without framing."""
 
-    __slots__ = ("_templates",)
+    __slots__ = ("_lifecycle", "_templates")
 
     def __init__(self) -> None:
         self._templates = _Templates()
+        self._lifecycle = LifecycleEncoder()
 
     def encode(self, event: Outgoing) -> bytes:
         """Return one JSON object. Keeps no reference to the event."""
         if isinstance(event, Delta):
             return self._templates[event.part].json(event.sequence_number, event.text)
-        if event.WhichOneof("event") in TERMINAL_ARMS:
+        arm = event.WhichOneof("event") or ""
+        if arm in TERMINAL_ARMS:
             self._templates.clear()
-        return _codec.dumps(event)
+        encoded = self._lifecycle.encode(event, arm)
+        return _codec.dumps(event) if encoded is None else encoded

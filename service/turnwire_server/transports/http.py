@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import orjson
@@ -11,6 +12,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from turnwire.v1.error_pb2 import ERROR_REASON_TRANSPORT_DISABLED
 from turnwire_server.codec.openapi import openapi
+from turnwire_server.ports.metrics import Exposition
 from turnwire_server.runtime.services import Services
 from turnwire_server.runtime.unary import UnaryApi
 from turnwire_server.session.errors import Rejection
@@ -53,7 +55,11 @@ class HttpSettings:
 
 
 def make_web_app(
-    services: Services, settings: HttpSettings, *, unary: UnaryApi | None = None
+    services: Services,
+    settings: HttpSettings,
+    *,
+    unary: UnaryApi | None = None,
+    exposition: Callable[[], Awaitable[Exposition]] | None = None,
 ) -> web.Application:
     """Return the application; serve it with `make_web_runner`.
 
@@ -61,6 +67,7 @@ def make_web_app(
         services: The server's services.
         settings: How to serve.
         unary: The unary calls, made from `services` when None.
+        exposition: Returns the metrics to show; those of `services` alone when None.
     """
     api = ResponsesApi(services, unary or UnaryApi(services))
     bodies = BodyReader(services.settings.max_message_bytes)
@@ -76,7 +83,7 @@ def make_web_app(
         app.router.add_route("HEAD", path, _head)
     app.router.add_routes(api.routes())
     app.router.add_routes(ConversationsApi(services).routes())
-    app.router.add_routes(admin_routes(services))
+    app.router.add_routes(admin_routes(services, exposition))
     app.router.add_get("/openapi.json", _describe)
     return app
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from typing import TypeVar
 
@@ -12,32 +11,29 @@ from google.protobuf.message import Message
 
 from turnwire import _codec
 from turnwire.v1.client_event_pb2 import ResponseCreate
-from turnwire.v1.error_pb2 import (
-    ERROR_REASON_INVALID_TYPE,
-    ERROR_REASON_SERVER_ERROR,
-    ERROR_REASON_UNSUPPORTED_PARAMETER,
-    ErrorBody,
-)
+from turnwire.v1.error_pb2 import ERROR_REASON_INVALID_TYPE
+from turnwire.v1.response_pb2 import Response
 from turnwire.v1.responses_service_pb2 import ListInputItemsRequest
 from turnwire_server.codec.faults import Fault
 from turnwire_server.codec.requests import decode_compact, decode_create
-from turnwire_server.codec.sse import SSE_DONE, sse_comment, sse_event
-from turnwire_server.runtime.reports import log_bug
+from turnwire_server.runtime.idempotency import KEY_REUSED, check_key
 from turnwire_server.runtime.services import Services
 from turnwire_server.runtime.unary import UnaryApi
 from turnwire_server.session.errors import Rejection
-from turnwire_server.session.events import Outgoing
-from turnwire_server.transports.encoding import (
-    JsonEncoder,
-    is_terminal,
-    public_type,
-    rejection_of,
-)
+from turnwire_server.transports.encoding import rejection_of
 from turnwire_server.transports.http_body import BODIES
-from turnwire_server.transports.http_errors import REQUEST_ID, RefusedError, error_answer
+from turnwire_server.transports.http_errors import RefusedError, error_answer
+from turnwire_server.transports.http_streams import (
+    NO_OUTCOME,
+    follow_turn,
+    replay_response,
+    stream_turn,
+)
 from turnwire_server.transports.turns import (
     TerminalSink,
+    begin_detached,
     error_of,
+    outcome_of,
     overload,
     response_of,
     run_turn,
@@ -45,66 +41,15 @@ from turnwire_server.transports.turns import (
 
 __all__ = ["TENANT", "ResponsesApi", "accepted", "answer", "page_limit"]
 
-logger = logging.getLogger("turnwire.transports")
-
 TENANT: ContextVar[str] = ContextVar("turnwire.tenant")
 """Who asks, in the task that answers."""
 
 ValueT = TypeVar("ValueT")
 
-_SSE_HEADERS = {
-    "content-type": "text/event-stream; charset=utf-8",
-    "cache-control": "no-cache, no-transform",
-    "x-accel-buffering": "no",
-}
-_NO_OUTCOME = Rejection(ERROR_REASON_SERVER_ERROR, "The turn ended without an outcome.")
-
-
-class _SseSink:
-    """Writes the events of one turn as server-sent events.
-
-    The answer begins with the first write, so that a refusal can still be a plain status.
-    """
-
-    __slots__ = ("_encoder", "_has_events", "_request", "is_whole", "refusal", "response")
-
-    def __init__(self, request: web.Request) -> None:
-        self._encoder = JsonEncoder()
-        self._request = request
-        self._has_events = False
-        self.response: web.StreamResponse | None = None
-        self.refusal: ErrorBody | None = None
-        self.is_whole = False
-
-    def encode(self, event: Outgoing) -> bytes:
-        """Return the event's lines, after a terminal event with `[DONE]`."""
-        if not self._has_events and self.response is None:
-            self.refusal = error_of(event)
-            if self.refusal is not None:
-                return b""
-        self._has_events = True
-        lines = sse_event(public_type(event), self._encoder.encode(event))
-        if not is_terminal(event):
-            return lines
-        self.is_whole = True
-        return lines + SSE_DONE
-
-    async def write(self, batch: Sequence[bytes]) -> None:
-        """Write the batch in one write.
-
-        Raises:
-            ConnectionError: The client hung up.
-        """
-        if self.refusal is not None:
-            return
-        if self.response is None:
-            self.response = web.StreamResponse(headers=_SSE_HEADERS)
-            await self.response.prepare(self._request)
-        await self.response.write(b"".join(batch))
-
-    def heartbeat(self) -> bytes | None:
-        """Return a comment."""
-        return sse_comment("keepalive")
+_IS_AGAIN = {"idempotent-replayed": "true"}
+"""Headers of an answer whose request came before."""
+_KEY_REUSED_STATUS = 422
+"""What draft-ietf-httpapi-idempotency-key-header says; unlike 409, no client tries it again."""
 
 
 def accepted(value: ValueT | Fault | Rejection) -> ValueT:
@@ -120,14 +65,14 @@ def accepted(value: ValueT | Fault | Rejection) -> ValueT:
     return value
 
 
-def answer(message: Message | Rejection) -> web.Response:
+def answer(message: Message | Rejection, headers: Mapping[str, str] | None = None) -> web.Response:
     """Return a message as the answer.
 
     Raises:
         RefusedError: It is a rejection.
     """
     body = _codec.dumps(accepted(message))
-    return web.Response(body=body, content_type="application/json")
+    return web.Response(body=body, content_type="application/json", headers=headers)
 
 
 def page_limit(query: Mapping[str, str]) -> int | None:
@@ -136,13 +81,36 @@ def page_limit(query: Mapping[str, str]) -> int | None:
     Raises:
         RefusedError: It is no number.
     """
-    limit = query.get("limit")
-    if limit is None:
+    return whole_number(query, "limit")
+
+
+def whole_number(query: Mapping[str, str], name: str) -> int | None:
+    """Return a member of a query, None when it is not there.
+
+    Raises:
+        RefusedError: It is no number.
+    """
+    value = query.get(name)
+    if value is None:
         return None
-    if not (limit.isascii() and limit.isdecimal() and len(limit) <= 9):
-        message = "`limit` is a whole number."
-        raise RefusedError(Rejection(ERROR_REASON_INVALID_TYPE, message, "limit"))
-    return int(limit)
+    if not (value.isascii() and value.isdecimal() and len(value) <= 9):
+        message = f"`{name}` is a whole number."
+        raise RefusedError(Rejection(ERROR_REASON_INVALID_TYPE, message, name))
+    return int(value)
+
+
+def _idempotency_key(request: web.Request) -> str | None:
+    """Return the idempotency key of a request, None when it has none.
+
+    Raises:
+        RefusedError: It is none, or there are several.
+    """
+    keys = request.headers.getall("idempotency-key", [])
+    if not keys:
+        return None
+    if (refusal := check_key(", ".join(keys))) is not None:
+        raise RefusedError(refusal)
+    return keys[0]
 
 
 class ResponsesApi:
@@ -170,52 +138,70 @@ class ResponsesApi:
         return await request.app[BODIES].read(request)
 
     async def create(self, request: web.Request) -> web.StreamResponse:
-        """Run a turn; the client's hanging up (aiohttp cancels the handler) cancels it."""
+        """Run a turn.
+
+        The client's hanging up (aiohttp cancels the handler) cancels it, unless it runs in the
+        background or its request has an idempotency key.
+        """
         if (refusal := overload(self._services)) is not None:
             raise RefusedError(refusal)
+        key = _idempotency_key(request)
         body = await self._body(request)
         create = accepted(decode_create(body))
-        run = self._stream if create.stream else self._complete
-        return await run(request, create, len(body))
+        if key is not None or create.background:
+            return await self._create_detached(request, create, len(body), key)
+        if create.stream:
+            return await stream_turn(
+                request, self._services, create, size=len(body), tenant=TENANT.get()
+            )
+        return await self._complete(create, len(body))
 
-    async def _complete(
-        self, request: web.Request, create: ResponseCreate, size: int
-    ) -> web.StreamResponse:
+    async def _complete(self, create: ResponseCreate, size: int) -> web.StreamResponse:
         sink = TerminalSink()
         await run_turn(self._services, sink, create, size=size, wire="http", tenant=TENANT.get())
         if sink.terminal is None:
-            return error_answer(_NO_OUTCOME)
+            return error_answer(NO_OUTCOME)
         if (error := error_of(sink.terminal)) is not None:
             return error_answer(error, sink.terminal.error.status)
         return answer(response_of(sink.terminal))
 
-    async def _stream(
-        self, request: web.Request, create: ResponseCreate, size: int
+    async def _create_detached(
+        self, request: web.Request, create: ResponseCreate, size: int, key: str | None
     ) -> web.StreamResponse:
-        sink = _SseSink(request)
-        try:
-            await run_turn(
-                self._services, sink, create, size=size, wire="http", tenant=TENANT.get()
-            )
-        except Exception as error:  # The middleware's, for a bug after which no status can follow.
-            if sink.response is None:
-                raise
-            log_bug(logger, f"stream failed request_id={REQUEST_ID.get()}", error)
-            raise ConnectionResetError("a stream that began can only be cut") from None
-        if sink.refusal is not None:
-            return error_answer(sink.refusal)
-        if sink.response is None:
-            return error_answer(_NO_OUTCOME)
-        if not sink.is_whole:
-            raise ConnectionResetError("a stream without its end must not look like one with it")
-        return sink.response
+        is_background, wants_stream = create.background, create.stream
+        found = await begin_detached(
+            self._services, create, size=size, wire="http", tenant=TENANT.get(), key=key
+        )
+        if isinstance(found, Rejection):
+            return error_answer(found, _KEY_REUSED_STATUS if found is KEY_REUSED else None)
+        headers = _IS_AGAIN if found.is_again else None
+        if wants_stream:
+            if found.turn is not None:
+                return await follow_turn(request, self._services, found.turn, headers=headers)
+            assert found.response is not None  # one of the two is there
+            return await replay_response(request, found.response, headers=headers)
+        outcome = await outcome_of(found, is_background=is_background)
+        if isinstance(outcome, Response):
+            return answer(outcome, headers)
+        return error_answer(outcome.error, outcome.status)
 
-    async def get(self, request: web.Request) -> web.Response:
-        """Return a stored response."""
+    async def get(self, request: web.Request) -> web.StreamResponse:
+        """Return a stored response; with `stream=true` its events, behind `starting_after`."""
         if request.query.get("stream", "false").lower() == "true":
-            message = "A stored response is not streamed again."
-            raise RefusedError(Rejection(ERROR_REASON_UNSUPPORTED_PARAMETER, message, "stream"))
+            return await self._stream_again(request)
         return await self._by_id(request, self._unary.get)
+
+    async def _stream_again(self, request: web.Request) -> web.StreamResponse:
+        after = whole_number(request.query, "starting_after")
+        found = await self._unary.find_stream(
+            request.match_info["response_id"], after=after, tenant=TENANT.get()
+        )
+        if isinstance(found, Rejection):
+            raise RefusedError(found)
+        if isinstance(found, Response):
+            return await replay_response(request, found)
+        after = -1 if after is None else after
+        return await follow_turn(request, self._services, found, after=after)
 
     async def delete(self, request: web.Request) -> web.Response:
         """Forget a stored response."""

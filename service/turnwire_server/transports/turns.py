@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from turnwire.v1.client_event_pb2 import ClientEvent, ResponseCreate
 from turnwire.v1.error_pb2 import ERROR_REASON_SERVER_IS_OVERLOADED, ErrorBody
 from turnwire.v1.response_pb2 import Response
-from turnwire.v1.server_event_pb2 import ServerEvent
+from turnwire.v1.server_event_pb2 import ServerEvent, SessionError
 from turnwire_server.runtime.connection import Ending, Wire
+from turnwire_server.runtime.idempotency import Found
+from turnwire_server.runtime.keeping import Keeping
 from turnwire_server.runtime.outbox import Sink
 from turnwire_server.runtime.services import Services
 from turnwire_server.session.errors import Rejection
@@ -19,7 +21,9 @@ __all__ = [
     "RETRY_AFTER_S",
     "TerminalSink",
     "bearer_token",
+    "begin_detached",
     "error_of",
+    "outcome_of",
     "overload",
     "response_of",
     "run_turn",
@@ -108,3 +112,46 @@ async def run_turn(
     connection.receive(ClientEvent(response_create=create), size)
     connection.half_close()
     return await connection.run()
+
+
+async def begin_detached(
+    services: Services,
+    create: ResponseCreate,
+    *,
+    size: int,
+    wire: Wire,
+    tenant: str,
+    key: str | None,
+) -> Found | Rejection:
+    """Begin, or find, the turn of a create that runs without its connection.
+
+    Args:
+        services: The server's services.
+        create: A background create, or one with a key; belongs to the turn from now on.
+        size: Bytes of the request on the wire, after decompression.
+        wire: The transport.
+        tenant: Who asks.
+        key: The idempotency key, checked.
+    """
+    if key is not None:
+        return await services.idempotency.claim(key, create, size=size, wire=wire, tenant=tenant)
+    turn = services.detached.start(create, size=size, wire=wire, tenant=tenant, keeping=Keeping())
+    return turn if isinstance(turn, Rejection) else Found(turn, is_again=False)
+
+
+async def outcome_of(found: Found, *, is_background: bool) -> Response | SessionError:
+    """Return what a client is answered that does not stream.
+
+    One in the background is answered once it runs, with the response as it stands; for another
+    one its end is waited for. Cancelling it leaves the turn alone.
+    """
+    turn = found.turn
+    if turn is None:
+        assert found.response is not None  # one of the two is there
+        return found.response
+    event = await (turn.opening() if is_background else turn.outcome())
+    if event.HasField("error"):
+        return event.error
+    if is_background and turn.terminal is None:
+        return turn.state() or event.response_created.response
+    return response_of(turn.terminal or event)
