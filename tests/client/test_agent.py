@@ -8,6 +8,8 @@ import pytest
 import turnwire
 from harness.client_events import call_item, call_turn, cancelled, opening, text_turn
 from harness.client_wires import MemoryWire, memory_session
+from turnwire import FunctionCall
+from turnwire._agent import _Answers
 from turnwire.v1.client_event_pb2 import ClientEvent
 from turnwire.v1.server_event_pb2 import ServerEvent
 
@@ -166,3 +168,23 @@ async def test_a_run_goes_on_from_a_parent_on_its_lane() -> None:
             await session.run("x", previous_response_id="resp_8", history="full")
     assert wire.sent[0].stream_id == "a"
     assert wire.sent[0].response_create.previous_response_id == "resp_8"
+
+
+async def test_a_call_is_run_once_however_often_its_response_tells_of_it() -> None:
+    ran: list[int] = []
+    told: list[str] = []
+
+    def count(n: int) -> str:
+        ran.append(n)
+        return f"ran {n}"
+
+    answers = _Answers([turnwire.tool(count)], lambda call, _: told.append(call.call_id), 5.0)
+    calls = [FunctionCall("count", f"call_{n}", f'{{"n":{n}}}') for n in range(3)]
+    async with asyncio.timeout(5):
+        first = await answers.to("resp_1", calls[:2])
+        again = await answers.to("resp_1", calls)
+        # Another response's calls are its own, whatever ids its server gives them.
+        await answers.to("resp_2", calls[:1])
+    assert again[:2] == first
+    assert ran == [0, 1, 2, 0]
+    assert told == ["call_0", "call_1", "call_2", "call_0"]

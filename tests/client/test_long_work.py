@@ -409,7 +409,7 @@ def test_a_script_runs_rollouts_and_steers() -> None:
         assert turn.is_paused and turn.calls == calls
         turn.append(outputs(calls))
         assert turn.response().status == "completed"
-        talk = session.create("Talk.", metadata=script(tokens=150))
+        talk = session.create("Talk.", metadata=script(tokens=2000))
         assert any(event.delta for event in talk)
         steer = talk.steer("More.")
         assert steer.id.startswith("steer_")

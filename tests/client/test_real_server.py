@@ -146,11 +146,14 @@ async def test_a_slow_turn_can_be_cancelled(wire: str) -> None:
             await queued.response()
 
 
+@pytest.mark.parametrize("patience_s", [0.0, 0.3])
 @pytest.mark.parametrize("wire", PERSISTENT)
-async def test_a_server_that_closes_ends_the_session_as_lost(wire: str) -> None:
+async def test_a_server_that_closes_and_does_not_come_back_loses_the_turn(
+    wire: str, patience_s: float
+) -> None:
     async with asyncio.timeout(20):
         async with running_server() as server:
-            opening = turnwire.connect(server.url(wire), model="sim")
+            opening = turnwire.connect(server.url(wire), model="sim", reconnect_s=patience_s)
             session = await opening.__aenter__()
             assert (await session.create("Hi").response()).status == "completed"
         try:

@@ -325,16 +325,34 @@ async def test_a_turn_that_nobody_refers_to_does_not_hold_up_the_connection() ->
         assert (await second.response()).output_text == "abcdefgh"
 
 
-async def test_closing_while_a_turn_runs_cuts_it_and_aborts_the_wire() -> None:
+async def test_closing_while_turns_run_cuts_them_and_tells_the_server() -> None:
     wire = MemoryWire()
     async with asyncio.timeout(5), memory_session(wire) as session:
+        turn, queued = session.create("x", stream_id="a"), session.create("y", stream_id="a")
+        await wire.sent_count(2)
+        wire.push(*opening(wire.sent[0], "resp_1"))
+        await turn.started()
+        await session.close()
+        for one in (turn, queued):
+            with pytest.raises(turnwire.SessionClosed):
+                await one.response()
+        with pytest.raises(turnwire.SessionClosed):
+            session.create("y")
+    first, second = wire.sent[2:]
+    assert first.response_cancel.response_id == "resp_1"
+    assert second.HasField("response_cancel") and second.event_id == queued.event_id
+    assert wire.closed and wire.aborted
+
+
+async def test_closing_a_wire_that_takes_nothing_more_ends_by_its_bound() -> None:
+    wire = MemoryWire()
+    async with asyncio.timeout(5), memory_session(wire, close_timeout_s=0.05) as session:
         turn = session.create("x")
         await wire.sent_count(1)
+        wire.is_stuck = True
         await session.close()
         with pytest.raises(turnwire.SessionClosed):
             await turn.response()
-        with pytest.raises(turnwire.SessionClosed):
-            session.create("y")
     assert wire.aborted and not wire.closed
 
 

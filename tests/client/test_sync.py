@@ -148,3 +148,18 @@ def test_a_callback_that_calls_the_session_is_told_so() -> None:
         pytest.raises(RuntimeError, match="callback"),
     ):
         session.run("x", on_event=lambda event: session.models())
+
+
+def test_a_lost_connection_is_reopened_for_a_script_too() -> None:
+    with (
+        served(lambda event: text_turn(event, "resp_1", "x")) as url,
+        turnwire.connect_sync(url, model="m") as session,
+    ):
+        assert session.create("x").response().output_text == "x"
+
+        async def cut() -> None:
+            session._session._wire._call.cancel()  # type: ignore[attr-defined]
+
+        session._portal.call(cut())
+        assert session.create("y").response().output_text == "x"
+        assert (session.reconnects, session.is_resumable) == (1, False)

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import grpc.aio
 import pytest
-from aiohttp import web
+from aiohttp import WSMsgType, web
 from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 
@@ -44,11 +44,13 @@ def wire(request: pytest.FixtureRequest) -> str:
 
 
 @asynccontextmanager
-async def connected(wire: str, script: Script) -> AsyncIterator[turnwire.Session]:
+async def connected(
+    wire: str, script: Script, *, reconnect_s: float = 60.0
+) -> AsyncIterator[turnwire.Session]:
     async with (
         asyncio.timeout(10),
         SERVERS[wire](script) as (url, _),
-        turnwire.connect(url, model="m", close_timeout_s=2) as session,
+        turnwire.connect(url, model="m", close_timeout_s=2, reconnect_s=reconnect_s) as session,
     ):
         yield session
 
@@ -226,7 +228,7 @@ async def test_a_stream_that_ends_with_a_status_is_typed(
     try:
         async with (
             asyncio.timeout(10),
-            turnwire.connect(f"grpc://127.0.0.1:{port}", model="m") as session,
+            turnwire.connect(f"grpc://127.0.0.1:{port}", model="m", reconnect_s=0) as session,
         ):
             with pytest.raises(kind) as ended:
                 await session.create("x").response()
@@ -248,7 +250,8 @@ async def test_a_websocket_that_is_closed_under_a_turn_tells_the_code() -> None:
         asyncio.timeout(10),
         scripted_http(numbered(), routes=[web.get("/x/responses", upgrade)]) as (url, _),
     ):
-        async with turnwire.connect(url.replace("http", "ws") + "/x", model="m") as session:
+        url = url.replace("http", "ws") + "/x"
+        async with turnwire.connect(url, model="m", reconnect_s=0) as session:
             with pytest.raises(turnwire.ConnectionLost) as lost:
                 await session.create("x").response()
     assert lost.value.close_code == 1012
@@ -312,6 +315,51 @@ async def test_a_type_of_a_later_version_is_skipped_on_json_wires() -> None:
                 assert (await session.create("x").response()).output_text == name
 
 
+# Signs of life.
+
+
+async def test_a_ping_of_the_server_is_answered_and_one_of_the_client_is_waited_for() -> None:
+    heard: list[tuple[WSMsgType, bytes]] = []
+
+    async def upgrade(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse(autoping=False)
+        await socket.prepare(request)
+        await socket.ping(b"there?")
+        async for message in socket:
+            if message.type is WSMsgType.PING:
+                await socket.pong(message.data)
+            elif message.type is WSMsgType.PONG:
+                heard.append((message.type, message.data))
+        return socket
+
+    async with (
+        asyncio.timeout(10),
+        scripted_http(numbered(), routes=[web.get("/x/responses", upgrade)]) as (url, _),
+        turnwire.connect(url.replace("http", "ws") + "/x") as session,
+    ):
+        await session._wire.ping()
+    assert heard == [(WSMsgType.PONG, b"there?")]
+
+
+async def test_a_grpc_server_without_health_checks_is_alive_all_the_same() -> None:
+    async with connected("grpc", numbered()) as session:
+        await session._wire.ping()
+
+
+async def test_a_refused_handshake_tells_when_to_come_back() -> None:
+    async def refuse(request: web.Request) -> web.Response:
+        return web.Response(status=503, headers={"retry-after": "7"})
+
+    async with (
+        asyncio.timeout(10),
+        scripted_http(numbered(), routes=[web.get("/v1/responses", refuse)]) as (url, _),
+    ):
+        with pytest.raises(turnwire.ConnectionFailed) as failed:
+            async with turnwire.connect(url.replace("http", "ws")):
+                pass
+    assert (failed.value.status, failed.value.retry_after_s) == (503, 7.0)
+
+
 # HTTP's own.
 
 
@@ -322,7 +370,7 @@ async def test_an_answer_that_breaks_off_loses_its_turn_alone() -> None:
         events = list(script(event))
         return events[:3] if event.response_create.input.text == "cut" else events
 
-    async with connected("http", cut) as session:
+    async with connected("http", cut, reconnect_s=0) as session:
         turn = session.create("cut")
         with pytest.raises(turnwire.ConnectionLost):
             await turn.response()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -14,6 +14,7 @@ from turnwire._request import (
     RequestInput,
     RunOptions,
     ToolChoice,
+    as_items,
     build_create,
     build_input,
 )
@@ -26,7 +27,6 @@ from turnwire.v1.item_pb2 import (
     CustomToolCallOutputItem,
     FunctionCallOutputItem,
     Item,
-    MessageItem,
 )
 
 if TYPE_CHECKING:
@@ -92,19 +92,15 @@ async def run(
     if history == "full" and rollout:
         raise ValueError("rollout: a run with history='full' is made of many responses")
     own, create = _first_create(session, tools, tool_choice, history, options)
-    by_name = {tool.name: tool for tool in own}
-
-    async def answer(calls: Sequence[FunctionCall]) -> list[Item]:
-        return await _answer(by_name, calls, on_tool_output, tool_timeout_s)
-
+    answers = _Answers(own, on_tool_output, tool_timeout_s)
     new_input = build_input(input)
-    items = _as_items(new_input)
+    items = as_items(new_input)
     if rollout:
         create.input.CopyFrom(new_input)
         create.rollout = True
         if previous_response_id is not None:
             create.previous_response_id = previous_response_id
-        return await _rollout(session, create, stream_id, on_event, answer, max_turns, items)
+        return await _rollout(session, create, stream_id, on_event, answers, max_turns, items)
     turns: list[TurnStats] = []
     parent = previous_response_id
     while True:
@@ -119,7 +115,7 @@ async def run(
             return RunResult(response, turns, items, _stopped(response))
         if len(turns) == max_turns:
             return RunResult(response, turns, items, "max_turns")
-        outputs = await answer(calls)
+        outputs = await answers.to(response.id, calls)
         items.extend(outputs)
         new_input = _whole_input(outputs)
         create.ClearField("tool_choice")
@@ -130,7 +126,7 @@ async def _rollout(
     create: ResponseCreate,
     stream_id: str | None,
     on_event: EventCallback | None,
-    answer: Callable[[Sequence[FunctionCall]], Awaitable[list[Item]]],
+    answers: _Answers,
     max_rounds: int,
     items: list[Item],
 ) -> RunResult:
@@ -149,7 +145,7 @@ async def _rollout(
                 await turn.cancel()
                 continue
             said = turn._state.round_items()
-            outputs = await answer(function_calls(said))
+            outputs = await answers.to(turn.response_id or "", function_calls(said))
             if turn.is_paused:  # else the server did not wait: the end is what follows
                 shown += len(said)
                 items += [*said, *outputs]
@@ -202,21 +198,33 @@ async def _one_turn(
     return response
 
 
-async def _answer(
-    tools: Mapping[str, Tool],
-    calls: Sequence[FunctionCall],
-    on_tool_output: ToolCallback | None,
-    timeout_s: float,
-) -> list[Item]:
-    async with asyncio.TaskGroup() as group:
-        running = [group.create_task(call_tool(tools, call, timeout_s=timeout_s)) for call in calls]
-    outputs = []
-    for call, task in zip(calls, running, strict=True):
-        text = task.result()
-        if on_tool_output is not None:
-            await _tell(on_tool_output(call, text))
-        outputs.append(_output_item(call, text))
-    return outputs
+class _Answers:
+    """Runs the tools of a run, each call once: what was computed is sent again, not computed."""
+
+    def __init__(
+        self, tools: Sequence[Tool], on_tool_output: ToolCallback | None, timeout_s: float
+    ) -> None:
+        self._tools = {tool.name: tool for tool in tools}
+        self._on_tool_output = on_tool_output
+        self._timeout_s = timeout_s
+        self._known: dict[tuple[str, str], Item] = {}
+        """Response and `call_id` -> output. Servers may use an id again in another response."""
+
+    async def to(self, response_id: str, calls: Sequence[FunctionCall]) -> list[Item]:
+        """Return the outputs of a response's calls, in order."""
+        new = [call for call in calls if (response_id, call.call_id) not in self._known]
+        async with asyncio.TaskGroup() as group:
+            running = [
+                group.create_task(call_tool(self._tools, call, timeout_s=self._timeout_s))
+                for call in new
+            ]
+        texts = [task.result() for task in running]
+        for call, text in zip(new, texts, strict=True):
+            self._known[response_id, call.call_id] = _output_item(call, text)
+        for call, text in zip(new, texts, strict=True):
+            if self._on_tool_output is not None:
+                await _tell(self._on_tool_output(call, text))
+        return [self._known[response_id, call.call_id] for call in calls]
 
 
 def _output_item(call: FunctionCall, text: str) -> Item:
@@ -225,12 +233,6 @@ def _output_item(call: FunctionCall, text: str) -> Item:
         custom = CustomToolCallOutputItem(call_id=call.call_id, output=output)
         return Item(custom_tool_call_output=custom)
     return Item(function_call_output=FunctionCallOutputItem(call_id=call.call_id, output=output))
-
-
-def _as_items(given: Input) -> list[Item]:
-    if given.WhichOneof("value") == "text":
-        return [Item(message=MessageItem(role="user", content=Content(text=given.text)))]
-    return list(given.items.items)
 
 
 def _whole_input(items: Sequence[Item]) -> Input:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from turnwire._event import Event
+from turnwire._recovery import RecoverySettings
 from turnwire._session import Session
 from turnwire._wire import Target, Wire, WireSettings, parse_target
 
@@ -25,6 +26,11 @@ def connect(
     unary_timeout_s: float = 60.0,
     max_buffered_events: int = 16_384,
     on_notice: Callable[[Event], None] | None = None,
+    resume: bool = True,
+    reconnect_s: float = 60.0,
+    transcript_bytes: int = 16 << 20,
+    ping_after_idle_s: float = 5.0,
+    ping_timeout_s: float = 2.0,
 ) -> AbstractAsyncContextManager[Session]:
     """Open a session: `async with turnwire.connect("grpc://127.0.0.1:50051") as session`.
 
@@ -45,6 +51,15 @@ def connect(
             is held up.
         on_notice: Called with events that are of no turn, for example `turnwire.go_away`. What it
             raises ends the session.
+        resume: Whether to ask the server to keep the session for a while when the connection is
+            lost, so that its turns go on. Asked by a header, or gRPC metadata, which a server that
+            does not know it ignores. Meaningless over HTTP.
+        reconnect_s: How long to try to reopen a lost connection before its turns are lost; 0 to
+            leave it lost.
+        transcript_bytes: Bound on what is remembered of conversations, to begin one again where the
+            server has lost it; 0 to remember nothing.
+        ping_after_idle_s: After so many seconds without a turn the next one brings a ping along.
+        ping_timeout_s: Longest wait for its answer; then the connection is dead and reopened.
 
     Returns:
         A context manager; leaving it closes the session, see `Session.close`.
@@ -63,16 +78,28 @@ def connect(
         close_timeout_s=close_timeout_s,
         unary_timeout_s=unary_timeout_s,
     )
+    recovery = RecoverySettings(
+        resume=resume,
+        reconnect_s=reconnect_s,
+        transcript_bytes=transcript_bytes,
+        ping_after_idle_s=ping_after_idle_s,
+        ping_timeout_s=ping_timeout_s,
+    )
     target = parse_target(url)
+
+    async def dial(wants_resume: bool) -> Wire:
+        return await _open(target, settings, wants_resume)
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[Session]:
         session = Session(
-            await _open(target, settings),
+            await dial(resume and reconnect_s > 0),
             settings,
             model=model,
             max_buffered_events=max_buffered_events,
             on_notice=on_notice,
+            dial=dial,
+            recovery=recovery,
         )
         try:
             yield session
@@ -82,17 +109,17 @@ def connect(
     return opened()
 
 
-async def _open(target: Target, settings: WireSettings) -> Wire:
+async def _open(target: Target, settings: WireSettings, wants_resume: bool) -> Wire:
     # Imported when needed: a script that uses one wire does not load the others' libraries.
     match target.kind:
         case "grpc":
             from turnwire._wire_grpc import open_grpc
 
-            return await open_grpc(target, settings)
+            return await open_grpc(target, settings, wants_resume=wants_resume)
         case "websocket":
             from turnwire._wire_websocket import open_websocket
 
-            return await open_websocket(target, settings)
+            return await open_websocket(target, settings, wants_resume=wants_resume)
         case "http":
             from turnwire._wire_http import open_http
 

@@ -1,46 +1,50 @@
-"""The connection of a session: one reader, one writer, and who gets which event."""
+"""The turns of a session and its events: who gets which."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
-from turnwire._event import Event
-from turnwire._rejections import rejection_from_body
+from turnwire._book import TurnBook
+from turnwire._delivery import cancel_event
+from turnwire._event import DELTA_ARMS, RESPONSE_ENDS, Event
+from turnwire._keeper import Keeper
+from turnwire._lineage import Lineage
+from turnwire._recovery import Dial, RecoverySettings
+from turnwire._rejections import is_retryable, rejection, rejection_from_body
 from turnwire._steer import STEER_ARMS, Steers, SteerState
-from turnwire._turn import Turn, TurnState
+from turnwire._transcript import Transcript
+from turnwire._turn import Turn
+from turnwire._turn_state import TurnState, ghost_of
 from turnwire._wire import Arrival, Wire, WireSettings
-from turnwire.errors import ProtocolViolation, SessionClosed, Timeout, TurnwireError
+from turnwire.errors import (
+    ConnectionLost,
+    ProtocolViolation,
+    SessionClosed,
+    Timeout,
+    TurnwireError,
+)
 from turnwire.v1.client_event_pb2 import (
     ClientEvent,
     Input,
     ResponseAppend,
-    ResponseCancel,
     ResponseCreate,
     ResponseSteer,
 )
+from turnwire.v1.item_pb2 import Item
 from turnwire.v1.server_event_pb2 import ServerEvent
 
 __all__ = ["Connection"]
 
+_AGE = "websocket_connection_limit_reached"
+_TAKEN_OVER = "session_taken_over"
 # Refusals that are about the connection and not about one of its turns.
-_CONNECTION_CODES = frozenset(
-    {"websocket_connection_limit_reached", "session_taken_over", "invalid_stream_id"}
-)
-
-
-@dataclass(slots=True)
-class _Lane:
-    turns: deque[TurnState] = field(default_factory=deque)
-    last_event: float = 0.0
-    timer: asyncio.TimerHandle | None = None
+_CONNECTION_CODES = frozenset({_AGE, _TAKEN_OVER, "invalid_stream_id"})
 
 
 class Connection:
-    """Turns on a wire.
+    """Turns on a wire, and on the wires after it.
 
     A turn belongs to a lane; events go to the first turn of their lane that is not over, refusals
     to the create that their `event_id` names. The reader never waits for a turn, except for room
@@ -54,77 +58,107 @@ class Connection:
         *,
         max_buffered_events: int,
         on_notice: Callable[[Event], None] | None,
+        dial: Dial | None = None,
+        recovery: RecoverySettings | None = None,
     ) -> None:
-        self._wire = wire
         self._settings = settings
         self._max_buffered_events = max_buffered_events
         self._on_notice = on_notice
+        self._is_persistent = wire.persistent
         self._loop = asyncio.get_running_loop()
-        self._turns: dict[str, TurnState] = {}
-        self._lanes: dict[str | None, _Lane] = {}
+        recovery = recovery or RecoverySettings()
+        self._book = TurnBook(settings.silence_timeout_s, self._silent)
         self._appends: dict[str, TurnState] = {}
         """Append's `event_id` -> the turn that it answers."""
-        self._steers = Steers()
+        self._steers = Steers(self._take_along)
         self._error: TurnwireError | None = None
         self._is_closing = False
-        self._paused_by: TurnState | None = None
-        self.bytes_up = 0
-        """Payload bytes of client events."""
         self.bytes_down = 0
         """Payload bytes of server events."""
         self._event_prefix = f"evt_{secrets.token_hex(6)}"
         self._created = 0
-        # Bounded by what the user starts and has not seen the end of.
-        self._outbox: asyncio.Queue[tuple[ClientEvent, TurnState | None]] = asyncio.Queue()
-        self._reader = self._loop.create_task(self._read(), name="turnwire reader")
-        self._writer = self._loop.create_task(self._write(), name="turnwire writer")
+        is_kept = dial is not None and recovery.reconnect_s > 0
+        self._lineage = Lineage(
+            Transcript(recovery.transcript_bytes if is_kept else 0),
+            is_persistent=wire.persistent,
+        )
+        self.keeper = Keeper(
+            wire,
+            settings,
+            recovery,
+            dial,
+            book=self._book,
+            steers=self._steers,
+            lineage=self._lineage,
+            route=self._route,
+            lose=self._lose,
+            settle=self._forget,
+        )
 
     @property
     def is_open(self) -> bool:
         """Whether turns can be started."""
         return self._error is None and not self._is_closing
 
-    def start(self, create: ResponseCreate, stream_id: str | None, event_id: str | None) -> Turn:
-        """Start a turn; `Session.create` has the contract."""
+    def start(
+        self,
+        create: ResponseCreate,
+        stream_id: str | None,
+        event_id: str | None,
+        *,
+        is_exact: bool = False,
+    ) -> Turn:
+        """Start a turn; `Session.create` has the contract.
+
+        Args:
+            create: The create.
+            stream_id: Its lane.
+            event_id: Its id, made up when None.
+            is_exact: Whether the turn may not begin again on another session once any of its
+                events was given out.
+        """
         if self._error is not None:
             raise self._error
         if self._is_closing:
             raise SessionClosed("the session was closed")
         if event_id is None:
             event_id = self._new_event_id()
-        elif event_id in self._turns:
+        elif self._book.find(event_id) is not None:
             raise ValueError(f"event_id: {event_id!r} is a turn that runs")
         count = len(create.input.items.items) or int(create.input.WhichOneof("value") == "text")
-        state = TurnState(event_id, stream_id, count, self._max_buffered_events)
-        self._turns[event_id] = state
-        lane = self._lanes.setdefault(stream_id, _Lane())
-        lane.turns.append(state)
-        if len(lane.turns) == 1:
-            lane.last_event = self._loop.time()
-        self._watch(lane)
         event = ClientEvent(event_id=event_id, stream_id=stream_id, response_create=create)
-        self._outbox.put_nowait((event, state))
+        state = TurnState(
+            event_id, stream_id, count, self._max_buffered_events, event, is_exact=is_exact
+        )
+        self._book.add(state)
+        self.keeper.start(state)
         return Turn(state, self)
+
+    def forget(self, response_id: str) -> None:
+        """Remember a response no more: it was deleted."""
+        self._lineage.transcript.forget(response_id)
 
     async def close(self, *, finish: bool = False) -> None:
         """Close; `Session.close` has the contract."""
         if self._is_closing:
             return
         self._is_closing = True
+        until = self._loop.time() + self._settings.close_timeout_s
         try:
-            async with asyncio.timeout(self._settings.close_timeout_s):
-                if finish:
+            if finish:
+                async with asyncio.timeout_at(until):
                     await self._all_over()
-                if not self._turns and self._error is None:
-                    await self._wire.close()
         except TimeoutError:
             pass  # The bound did its work; the rest is cut below.
         finally:
+            # So that the server does not take it for a loss, and keeps nothing running.
+            farewells = [
+                cancel_event(state)
+                for state in self._book
+                if self._is_persistent and state.delivery.is_sent and not state.cancel_asked
+            ]
             self._lose(SessionClosed("the session was closed"))
-            self._reader.cancel()
-            self._writer.cancel()
-            await asyncio.gather(self._reader, self._writer, return_exceptions=True)
-            await self._wire.abort()
+            await self.keeper.close(farewells, until)
 
     # What turns ask for.
 
@@ -134,26 +168,33 @@ class Connection:
         self._appends[event_id] = state
         body = ResponseAppend(response_id=state.response_id or "", input=input)
         event = ClientEvent(event_id=event_id, stream_id=state.stream_id, response_append=body)
-        self._lanes[state.stream_id].last_event = self._loop.time()
-        self._outbox.put_nowait((event, state))
+        state.begin_append(event)
+        self._book.heard(state.stream_id)
+        self.keeper.send(event, state)
 
     def steer(self, state: TurnState, input: Input) -> SteerState:
         """Send messages to a turn that runs; `Turn.steer` has the contract."""
         if self._error is not None:
             raise self._error
-        if not self._wire.persistent:
+        if not self._is_persistent:
             raise ValueError("steering needs gRPC or WebSocket")
-        steer = SteerState(state.response_id or "", input)
+        body = ResponseSteer(previous_response_id=state.response_id or "", input=input)
+        steer = SteerState(ClientEvent(event_id=self._new_event_id(), response_steer=body))
         self._steers.add(steer)
-        body = ResponseSteer(previous_response_id=steer.target_id, input=input)
-        self._outbox.put_nowait((ClientEvent(response_steer=body), state))
+        self.keeper.send(steer.event, state)
         return steer
 
     def cancel(self, state: TurnState) -> None:
         """Ask the server to end a turn; `Turn.cancel` has the contract."""
-        if state.outcome is None and not state.cancel_asked:
-            state.cancel_asked = True
-            self._send_cancel(state)
+        if state.outcome is not None or state.cancel_asked:
+            return
+        state.cancel_asked = True
+        if state.delivery.is_sent:
+            self.keeper.send(cancel_event(state))
+        else:
+            message = "The create was cancelled before it was sent."
+            state.lose(rejection("request_cancelled", message, status=400))
+            self._forget(state)
 
     # Private: ending turns.
 
@@ -161,118 +202,138 @@ class Connection:
         self._created += 1
         return f"{self._event_prefix}_{self._created}"
 
-    def _send_cancel(self, state: TurnState) -> None:
-        if self._error is not None:
-            return
-        if state.response_id is not None:
-            cancel = ClientEvent(response_cancel=ResponseCancel(response_id=state.response_id))
-        else:
-            # Still queued, as far as one can know: the create is named by its own event_id.
-            cancel = ClientEvent(event_id=state.event_id, response_cancel=ResponseCancel())
-        if state.stream_id is not None:
-            cancel.stream_id = state.stream_id
-        self._outbox.put_nowait((cancel, None))
-
     def _forget(self, state: TurnState) -> None:
-        del self._turns[state.event_id]
+        self._book.remove(state)
         for event_id in [one for one, turn in self._appends.items() if turn is state]:
             del self._appends[event_id]
-        lane = self._lanes[state.stream_id]
-        lane.turns.remove(state)
-        if not lane.turns:
-            if lane.timer is not None:
-                lane.timer.cancel()
-            del self._lanes[state.stream_id]
+            self._book.answered(event_id)
 
     def _lose(self, error: TurnwireError) -> None:
         """End everything; only the first reason counts, unless the user closed the session."""
         if self._error is None or isinstance(error, SessionClosed):
             self._error = error
-        for state in list(self._turns.values()):
+        for state in self._book:
             state.lose(error)
             self._forget(state)
         self._steers.lose(error)
 
     async def _all_over(self) -> None:
-        for state in list(self._turns.values()):
+        for state in self._book:
             state.keep_all()
             await state.until(lambda: False)
 
-    # Private: the reader and the writer.
+    def _silent(self, waiting: TurnState) -> None:
+        held_up_by = self.keeper.held_up_by
+        if held_up_by is not waiting:
+            why = " while another turn's events were not read" if held_up_by else ""
+            seconds = self._settings.silence_timeout_s
+            waiting.end(Timeout(f"nothing came for {seconds:g} s{why}"))
+            if waiting.delivery.is_sent:
+                self.keeper.send(cancel_event(waiting))
+            else:
+                waiting.is_over = True
+                self._forget(waiting)
 
-    async def _read(self) -> None:
-        try:
-            while True:
-                for arrival in await self._wire.receive():
-                    self.bytes_down += arrival.size
-                    state = self._route(arrival)
-                    if state is not None and state.is_full:
-                        self._paused_by = state
-                        await state.room()
-                        self._paused_by = None
-        except TurnwireError as error:
-            self._end(error)
-        except Exception as error:
-            # Nobody else would see it: the turns that wait must not wait for ever.
-            self._end(error)
-
-    async def _write(self) -> None:
-        try:
-            while True:
-                event, state = await self._outbox.get()
-                size = await self._wire.send(event)
-                self.bytes_up += size
-                if state is not None:
-                    state.bytes_up += size
-        except Exception as error:
-            # As in the reader.
-            self._end(error)
-
-    def _end(self, error: Exception) -> None:
-        if self._is_closing:
-            self._lose(SessionClosed("the session was closed"))
-        elif isinstance(error, TurnwireError):
-            self._lose(error)
-        else:
-            failure = ProtocolViolation("an event could not be handled")
-            failure.__cause__ = error
-            self._lose(failure)
+    # Private: what comes in.
 
     def _route(self, arrival: Arrival) -> TurnState | None:
+        """Take one thing that came; return the turn that got it."""
+        self.bytes_down += arrival.size
         if arrival.failure is not None:
-            lost = self._turns.get(arrival.event_id or "")
-            if lost is not None:
-                lost.lose(arrival.failure)
-                self._forget(lost)
+            self._exchange_failed(arrival.event_id, arrival.failure)
             return None
         event = arrival.event
         arm = event.WhichOneof("event") if event is not None else None
         if event is None or arm is None:
             return None  # A type of a later version.
-        if arm == "error" and event.event_id in self._appends:
-            refused = self._appends.pop(event.event_id)
-            refused.refuse_append(rejection_from_body(event.error.status, event.error.error))
-            return None
+        if arm in DELTA_ARMS and arrival.event_id is None:
+            # Nearly all events are of this kind, and a turn neither begins nor ends with them.
+            state = self._book.hear(event.stream_id if event.HasField("stream_id") else None)
+            if state is not None:
+                state.feed(Event(event, arm), arrival.size)
+                return state
         if arm == "response_created":
             self._start_successor(event)
+        elif arm == "error" and self._hear_error(event, arrival.event_id):
+            return None
         state = self._owner(event, arm, arrival.event_id)
+        if arm in RESPONSE_ENDS and self._book.has_ended(getattr(event, arm).response.id, state):
+            return None  # To a create that was sent again, in case its end had been lost.
         wrapped = Event(event, arm)
         if arm in STEER_ARMS:
             state = self._hear_steer(wrapped, state)
         if state is None:
-            if self._on_notice is not None:
-                self._on_notice(wrapped)
+            self._hear_notice(wrapped, event)
             return None
-        self._lanes[state.stream_id].last_event = self._loop.time()
+        self._book.heard(state.stream_id)
+        if arm == "response_incomplete" and self.keeper.was_cut_short(state, wrapped):
+            return None
         state.feed(wrapped, arrival.size)
         if arm == "response_done" and state.response_id is not None:
             self._steers.release(state.response_id)
         if state.is_over:
+            self._lineage.note(state)
             self._forget(state)
-        elif arm == "response_created" and state.cancel_asked:
-            # The cancel may have missed it, having named a create that was queued.
-            self._send_cancel(state)
+            self.keeper.progress()
+        elif arm == "response_created":
+            if state.cancel_asked:
+                # The cancel may have missed it, having named a create that was queued.
+                self.keeper.send(cancel_event(state))
+            self.keeper.progress()
         return state
+
+    def _exchange_failed(self, event_id: str | None, failure: TurnwireError) -> None:
+        lost = self._book.find(event_id or "")
+        if lost is None:
+            return
+        if lost.outcome is None and self.keeper.exchange_failed(lost, failure):
+            return
+        lost.lose(failure)
+        self._forget(lost)
+
+    def _hear_error(self, event: ServerEvent, event_id: str | None) -> bool:
+        """Take a refusal that ends no turn; return whether it was one."""
+        if event_id is None and event.HasField("event_id"):
+            event_id = event.event_id
+        body = event.error.error
+        if event_id is None:
+            if body.code == _TAKEN_OVER:
+                message = "the session was resumed on another connection"
+                raise ConnectionLost(message, code=_TAKEN_OVER, retryable=False)
+            # An older server's word on what was asked for with the connection.
+            return body.param == "resume"
+        if event_id in self._appends:
+            refused = self._appends.pop(event_id)
+            self._book.answered(event_id)
+            refused.refuse_append(rejection_from_body(event.error.status, body))
+            return True
+        state = self._book.find(event_id)
+        if state is None:
+            # It was answered before, and the server does not know that the answer came.
+            return self._book.is_former(event_id)
+        if state.outcome is not None or state.response_id is not None:
+            return False
+        if body.code == _AGE or (self.keeper.is_retiring and is_retryable(body.code)):
+            return self.keeper.turn_away(state)
+        if body.code == "previous_response_not_found" and self._lineage.brings_history(state):
+            self._book.rename(state, self._new_event_id())
+            state.delivery.is_sent = False
+            self.keeper.pump()
+            return True
+        return False
+
+    def _hear_notice(self, event: Event, message: ServerEvent) -> None:
+        """Take an event that is of no turn."""
+        match event.arm:
+            case "turnwire_session_started":
+                self.keeper.hear_start(message.turnwire_session_started)
+                return
+            case "turnwire_go_away":
+                self.keeper.go_away(message.turnwire_go_away.reason)
+            case "error" if message.error.error.code == _AGE:
+                self.keeper.go_away("age")
+        if self._on_notice is not None:
+            self._on_notice(event)
 
     def _start_successor(self, event: ServerEvent) -> None:
         """Make the turn of a response that follows one that was steered, in front of its lane."""
@@ -281,14 +342,14 @@ class Connection:
             return
         stream_id = event.stream_id if event.HasField("stream_id") else None
 
-        def start(input_items: int) -> Turn:
-            event_id = self._new_event_id()
-            state = TurnState(event_id, stream_id, input_items, self._max_buffered_events)
-            self._turns[event_id] = state
-            lane = self._lanes.setdefault(stream_id, _Lane())
-            lane.turns.appendleft(state)
-            lane.last_event = self._loop.time()
-            self._watch(lane)
+        def start(items: list[Item]) -> Turn:
+            state = TurnState(
+                self._new_event_id(), stream_id, len(items), self._max_buffered_events
+            )
+            state.delivery.is_sent = True
+            state.delivery.succeeds = response.previous_response_id
+            state.delivery.steered = items
+            self._book.add(state, first=True)
             return Turn(state, self)
 
         self._steers.succeed(response.previous_response_id, start)
@@ -300,45 +361,40 @@ class Connection:
         self._steers.hear(event, is_paused=is_within and owner is not None and owner.is_paused)
         return owner if is_within else None
 
+    def _take_along(self, target_id: str, items: list[Item]) -> None:
+        """Note messages that the server puts in front of what continues a response."""
+        for state in self._book:
+            if state.response_id == target_id:
+                state.steer_round(items)
+                return
+        self._lineage.transcript.steer(target_id, items)
+
     def _owner(self, event: ServerEvent, arm: str, event_id: str | None) -> TurnState | None:
         """Return the turn that an event is of; None when it is of the session."""
         if event_id is None and arm == "error" and event.HasField("event_id"):
             event_id = event.event_id
         if event_id is not None:
-            return self._turns.get(event_id)
+            return self._book.find(event_id)
         if arm.startswith("turnwire_"):
             return None
-        lane = self._lanes.get(event.stream_id if event.HasField("stream_id") else None)
-        if lane is None:
-            return None
-        head = lane.turns[0]
+        head = self._book.head(event.stream_id if event.HasField("stream_id") else None)
         if arm == "error" and event.error.error.code in _CONNECTION_CODES:
             return None
         if arm == "response_created":
             extension = event.response_created.response.turnwire
-            if extension.HasField("event_id") and extension.event_id != head.event_id:
-                raise ProtocolViolation("a turn began out of its lane's order")
+            if extension.HasField("event_id") and (
+                head is None or extension.event_id != head.event_id
+            ):
+                return self._unexpected(event, extension.event_id)
         return head
 
-    # Private: silence.
-
-    def _watch(self, lane: _Lane) -> None:
-        if lane.timer is None:
-            due = lane.last_event + self._settings.silence_timeout_s
-            lane.timer = self._loop.call_at(due, self._check, lane)
-
-    def _check(self, lane: _Lane) -> None:
-        lane.timer = None
-        waiting = next((state for state in lane.turns if state.outcome is None), None)
-        if waiting is None:
-            return
-        if waiting.waits_for_user:
-            lane.last_event = self._loop.time()
-        if self._loop.time() >= lane.last_event + self._settings.silence_timeout_s:
-            lane.last_event = self._loop.time()
-            if self._paused_by is not waiting:
-                why = " while another turn's events were not read" if self._paused_by else ""
-                seconds = self._settings.silence_timeout_s
-                waiting.end(Timeout(f"nothing came for {seconds:g} s{why}"))
-                self._send_cancel(waiting)
-        self._watch(lane)
+    def _unexpected(self, event: ServerEvent, event_id: str) -> TurnState | None:
+        """Take the start of a turn that does not wait for it."""
+        stream_id = event.stream_id if event.HasField("stream_id") else None
+        if self._book.is_former(event_id):
+            ghost = ghost_of(event_id, stream_id, event.response_created.response.id)
+            self._book.add(ghost, first=True)
+            return ghost
+        if self._book.head(stream_id) is not None:
+            raise ProtocolViolation("a turn began out of its lane's order")
+        return None

@@ -9,11 +9,18 @@ from google.protobuf.message import Message
 
 from turnwire._json import JSONValue, plain
 from turnwire._response import Response
-from turnwire.v1 import annotations_pb2
+from turnwire.v1 import annotations_pb2, response_pb2
 from turnwire.v1.item_pb2 import Item
 from turnwire.v1.server_event_pb2 import ServerEvent
 
-__all__ = ["DELTA_ARMS", "PUBLIC_TYPES", "TERMINAL_ARMS", "Event"]
+__all__ = [
+    "DELTA_ARMS",
+    "PUBLIC_TYPES",
+    "RESPONSE_ENDS",
+    "TERMINAL_ARMS",
+    "Event",
+    "terminal_event",
+]
 
 PUBLIC_TYPES: Mapping[str, str] = {
     arm.name: arm.GetOptions().Extensions[annotations_pb2.public_type]
@@ -24,7 +31,10 @@ PUBLIC_TYPES: Mapping[str, str] = {
 DELTA_ARMS = frozenset(arm for arm in PUBLIC_TYPES if arm.endswith("_delta"))
 """Arms that carry a piece of what the model writes."""
 
-TERMINAL_ARMS = frozenset({"response_completed", "response_incomplete", "response_failed", "error"})
+RESPONSE_ENDS = frozenset({"response_completed", "response_incomplete", "response_failed"})
+"""Arms that end a turn that began."""
+
+TERMINAL_ARMS = RESPONSE_ENDS | {"error"}
 """Arms that end a turn: nothing of the turn follows them."""
 
 
@@ -38,12 +48,14 @@ class Event:
             do not change it.
     """
 
-    __slots__ = ("_event", "arm")
+    __slots__ = ("_event", "arm", "number")
 
     def __init__(self, event: ServerEvent, arm: str) -> None:
         self._event = event
         self.arm = arm
         """Name of the oneof arm: `type` with underscores."""
+        self.number = event.sequence_number if event.HasField("sequence_number") else -1
+        """As `sequence_number`, -1 for None."""
 
     @property
     def type(self) -> str:
@@ -58,7 +70,7 @@ class Event:
     @property
     def sequence_number(self) -> int | None:
         """Position in its response, from 0 without a gap; None on events outside a response."""
-        return self._event.sequence_number if self._event.HasField("sequence_number") else None
+        return self.number if self.number >= 0 else None
 
     @property
     def stream_id(self) -> str | None:
@@ -99,3 +111,17 @@ class Event:
         place = "" if self.sequence_number is None else f" {self.sequence_number}"
         lane = "" if self.stream_id is None else f" on {self.stream_id!r}"
         return f"<Event {self.type}{place}{lane}>"
+
+
+def terminal_event(response: response_pb2.Response, stream_id: str | None) -> Event:
+    """Return the event that ends the turn of a response that was fetched; it has no number."""
+    event = ServerEvent(stream_id=stream_id)
+    match response.status:
+        case response_pb2.RESPONSE_STATUS_COMPLETED:
+            arm = "response_completed"
+        case response_pb2.RESPONSE_STATUS_FAILED:
+            arm = "response_failed"
+        case _:
+            arm = "response_incomplete"
+    getattr(event, arm).response.CopyFrom(response)
+    return Event(event, arm)

@@ -9,7 +9,7 @@ from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, message_fa
 from google.protobuf.message import DecodeError, Message
 
 from turnwire import errors
-from turnwire._rejections import http_status, rejection
+from turnwire._rejections import http_status, is_retryable, rejection, seconds
 
 __all__ = ["stream_error", "unary_error"]
 
@@ -29,6 +29,17 @@ _STATUS_OF_CODE: Mapping[grpc.StatusCode, int] = {
     grpc.StatusCode.UNIMPLEMENTED: 501,
     grpc.StatusCode.UNAVAILABLE: 503,
 }
+# What was sent is at fault, or the server is none of ours: the same would happen again.
+_FINAL = frozenset(
+    {
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.OUT_OF_RANGE,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.UNIMPLEMENTED,
+    }
+)
 
 
 def unary_error(
@@ -40,6 +51,8 @@ def unary_error(
     if not reason:
         if code is grpc.StatusCode.UNAVAILABLE:
             return errors.ConnectionFailed(text)
+        if code is grpc.StatusCode.CANCELLED:
+            return errors.ConnectionLost("the call was cut")
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return errors.Timeout(text)
     status = http_status(reason) if reason else None
@@ -60,9 +73,14 @@ def stream_error(
         return errors.ConnectionLost("the server ended the stream")
     if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
         return unary_error(code, details, trailers)
-    reason, _ = _error_info(trailers)
+    reason, hints = _error_info(trailers)
     text = details or "no reason given"
-    return errors.ConnectionLost(f"the stream ended with {code.name}: {text}", code=reason or None)
+    return errors.ConnectionLost(
+        f"the stream ended with {code.name}: {text}",
+        code=reason or None,
+        retryable=code not in _FINAL or is_retryable(reason),
+        retry_after_s=seconds(hints.get("retry-after")),
+    )
 
 
 def _error_info(trailers: Iterable[tuple[str, str | bytes]]) -> tuple[str, dict[str, str]]:

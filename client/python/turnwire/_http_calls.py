@@ -132,6 +132,10 @@ class HttpCalls:
                 data = await answer.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise client_error(error, self._authority) from None
+        except RuntimeError:
+            if not self._client.closed:
+                raise
+            raise ConnectionLost("the connection is over") from None
         self.bytes_up += len(body or b"")
         self.bytes_down += len(data)
         if answer.status >= 400:

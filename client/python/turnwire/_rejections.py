@@ -12,9 +12,11 @@ __all__ = [
     "error_body",
     "error_type",
     "http_status",
+    "is_retryable",
     "rejection",
     "rejection_from_body",
     "rejection_from_http",
+    "seconds",
 ]
 
 _BY_CODE: Mapping[str, type[errors.ResponseRejected]] = {
@@ -65,6 +67,11 @@ def error_type(code: str) -> str | None:
     return str(value.GetOptions().Extensions[annotations_pb2.error_type]) or None
 
 
+def is_retryable(code: str) -> bool:
+    """Return whether what was refused with `code` may be accepted later or elsewhere."""
+    return code in _RETRYABLE
+
+
 def rejection(
     code: str,
     message: str,
@@ -95,8 +102,8 @@ def rejection(
         type=type or error_type(code),
         param=param,
         headers=headers,
-        retryable=code in _RETRYABLE or unnamed,
-        retry_after_s=_seconds((headers or {}).get("retry-after")),
+        retryable=is_retryable(code) or unnamed,
+        retry_after_s=seconds((headers or {}).get("retry-after")),
     )
 
 
@@ -149,7 +156,8 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _seconds(value: str | None) -> float | None:
+def seconds(value: str | None) -> float | None:
+    """Return the value of a `retry-after` hint in seconds; None when it is none of these."""
     # The other form of the header, a date, would need a clock that agrees with the server's.
     try:
         return max(0.0, float(value)) if value is not None else None

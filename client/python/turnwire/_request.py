@@ -11,7 +11,8 @@ from turnwire import _codec
 from turnwire._json import JSONValue
 from turnwire._tools import Tool
 from turnwire.v1.client_event_pb2 import Input, ResponseCreate
-from turnwire.v1.item_pb2 import Item
+from turnwire.v1.content_pb2 import Content
+from turnwire.v1.item_pb2 import Item, MessageItem
 from turnwire.v1.tool_pb2 import Tool as ToolMessage
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "RunOptions",
     "ToolChoice",
     "ToolDefinition",
+    "as_items",
     "build_create",
     "build_input",
     "build_items",
@@ -120,6 +122,13 @@ def build_input(value: RequestInput) -> Input:
     built.items.items.extend(build_items(value))
     built.items.SetInParent()
     return built
+
+
+def as_items(given: Input) -> list[Item]:
+    """Return an input as items: text is a message of the user."""
+    if given.WhichOneof("value") == "text":
+        return [Item(message=MessageItem(role="user", content=Content(text=given.text)))]
+    return list(given.items.items)
 
 
 def build_create(

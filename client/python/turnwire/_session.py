@@ -1,4 +1,4 @@
-"""A session: turns over one connection."""
+"""A session: turns over one connection, and over the one after it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Literal, Unpack
 from turnwire import _agent
 from turnwire._connection import Connection
 from turnwire._event import Event
+from turnwire._recovery import Dial, RecoverySettings
 from turnwire._request import (
     CreateOptions,
     RequestInput,
@@ -25,7 +26,7 @@ __all__ = ["Session"]
 
 
 class Session:
-    """Turns over one connection; made by `turnwire.connect`.
+    """Turns over a connection that is reopened when it is lost; made by `turnwire.connect`.
 
     Turns on one lane (`stream_id`, or the default lane without one) run one after the other, those
     on different lanes side by side. A turn continues an earlier response by
@@ -44,13 +45,24 @@ class Session:
         model: str | None = None,
         max_buffered_events: int = 16_384,
         on_notice: Callable[[Event], None] | None = None,
+        dial: Dial | None = None,
+        recovery: RecoverySettings | None = None,
     ) -> None:
         self.model = model
         """The model of creates that name none."""
-        self._wire = wire
         self._connection = Connection(
-            wire, settings, max_buffered_events=max_buffered_events, on_notice=on_notice
+            wire,
+            settings,
+            max_buffered_events=max_buffered_events,
+            on_notice=on_notice,
+            dial=dial,
+            recovery=recovery,
         )
+
+    @property
+    def _wire(self) -> Wire:
+        """The wire that there is, or was last."""
+        return self._connection.keeper.wire
 
     # Turns.
 
@@ -192,6 +204,7 @@ class Session:
 
     async def delete(self, response_id: str) -> None:
         """Forget a stored response; raises `NotFound`."""
+        self._connection.forget(response_id)
         await self._wire.unary.delete(response_id)
 
     async def cancel_response(self, response_id: str) -> Response:
@@ -252,23 +265,36 @@ class Session:
     @property
     def bytes_up(self) -> int:
         """Payload bytes sent: serialized messages, JSON, HTTP bodies; no framing, no headers."""
-        return self._connection.bytes_up + self._wire.unary_bytes[0]
+        keeper = self._connection.keeper
+        return keeper.bytes_up + keeper.past_unary_bytes[0] + self._wire.unary_bytes[0]
 
     @property
     def bytes_down(self) -> int:
         """Payload bytes received, counted in the same way; SSE lines belong to the body."""
-        return self._connection.bytes_down + self._wire.unary_bytes[1]
+        past = self._connection.keeper.past_unary_bytes[1]
+        return self._connection.bytes_down + past + self._wire.unary_bytes[1]
 
     @property
     def is_open(self) -> bool:
-        """Whether turns can be started."""
+        """Whether turns can be started; also while a lost connection is being reopened."""
         return self._connection.is_open
+
+    @property
+    def is_resumable(self) -> bool:
+        """Whether the server keeps this session for a while when its connection is lost."""
+        return self._connection.keeper.is_resumable
+
+    @property
+    def reconnects(self) -> int:
+        """How often the connection was opened again."""
+        return self._connection.keeper.reconnects
 
     async def close(self, *, finish: bool = False) -> None:
         """Close the session; idempotent, bounded by `close_timeout_s`.
 
-        A WebSocket is closed with 1000, a gRPC stream half-closed and its end waited for. Turns
-        that still run are cut: they raise `SessionClosed`, and the server cancels them.
+        Turns that still run are cut: they raise `SessionClosed`, and the server is told to cancel
+        them. Then a WebSocket is closed with 1000, a gRPC stream half-closed, and the server's word
+        is waited for: it keeps nothing of the session.
 
         Args:
             finish: Wait for running turns first, within the same bound.

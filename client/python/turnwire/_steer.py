@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 from turnwire._event import Event
 from turnwire._rejections import rejection_from_body
+from turnwire._request import as_items
 from turnwire.errors import TurnwireError
 from turnwire.v1 import server_event_pb2
-from turnwire.v1.client_event_pb2 import Input
+from turnwire.v1.client_event_pb2 import ClientEvent
+from turnwire.v1.item_pb2 import Item
 
 if TYPE_CHECKING:
     from turnwire._turn import Turn
@@ -23,16 +25,20 @@ STEER_ARMS = frozenset(
 )
 """Arms that tell of a steer; they are of no turn."""
 
-StartTurn = Callable[[int], "Turn"]
-"""Makes the turn of a successor, given how many items its input has."""
+StartTurn = Callable[[list[Item]], "Turn"]
+"""Makes the turn of a successor, given its input."""
+
+TakeAlong = Callable[[str, list[Item]], None]
+"""Told of a response and the messages that go in front of what continues it."""
 
 
 class SteerState:
     """What the session knows of a steer. Lives on the session's event loop."""
 
-    def __init__(self, target_id: str, input: Input) -> None:
-        self.target_id = target_id
-        self.items = len(input.items.items) or 1
+    def __init__(self, event: ClientEvent) -> None:
+        self.event = event
+        """What was sent, to be sent again when nobody knows whether it came."""
+        self.target_id = event.response_steer.previous_response_id
         self.id: str | None = None
         self.is_settled = False
         """Whether it is known what becomes of it: `successor` or `error`, or neither."""
@@ -51,6 +57,11 @@ class SteerState:
             self.is_settled = True
             self.successor, self.error = successor, error
             self._news.set()
+
+    @property
+    def items(self) -> list[Item]:
+        """The messages."""
+        return as_items(self.event.response_steer.input)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until `condition` holds or it is settled; then raise its error, if there is one.
@@ -105,7 +116,13 @@ class Steer:
 class Steers:
     """The steers of a session that are not settled."""
 
-    def __init__(self) -> None:
+    def __init__(self, take_along: TakeAlong) -> None:
+        """Make an empty collection.
+
+        Args:
+            take_along: Called when it shows that messages wait for what continues their target.
+        """
+        self._take_along = take_along
         self._asked: dict[str, deque[SteerState]] = {}
         """Target -> steers that were sent and not answered, in order."""
         self._taken: dict[str, list[SteerState]] = {}
@@ -151,16 +168,25 @@ class Steers:
         """Note that a response waits for outputs: its steers go with them."""
         for state in self._taken.pop(target_id, ()):
             state.settle()
+            self._take_along(target_id, state.items)
 
     def succeed(self, target_id: str, start: StartTurn) -> bool:
         """Note that a response has begun that no create asked for; return whether steers did."""
         states = self._taken.pop(target_id, None)
         if not states:
             return False
-        turn = start(sum(state.items for state in states))
+        turn = start([item for state in states for item in state.items])
         for state in states:
             state.settle(successor=turn)
         return True
+
+    def unanswered(self) -> list[SteerState]:
+        """Return the steers of which it is not known whether the server has them."""
+        return [state for states in self._asked.values() for state in states]
+
+    def has_taken(self, target_id: str | None) -> bool:
+        """Return whether the server has taken steers of a response."""
+        return target_id in self._taken
 
     def lose(self, error: TurnwireError) -> None:
         """Note that no more can be heard of them."""
@@ -175,5 +201,7 @@ class Steers:
         for state in [one for one in states if one.id == steer_id]:
             state.settle(error=error)
             states.remove(state)
+            if error is None:
+                self._take_along(target_id, state.items)
         if not states:
             self._taken.pop(target_id, None)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
-from typing import Literal, Self, TypeVar, Unpack
+from typing import Literal, Self, Unpack
 
 from turnwire._agent import EventCallback, RunResult, ToolCallback
 from turnwire._connect import connect
 from turnwire._event import Event
+from turnwire._portal import Portal
 from turnwire._request import CreateOptions, InputItem, RequestInput, RunOptions, ToolChoice
 from turnwire._response import FunctionCall, Response
 from turnwire._session import Session
@@ -23,44 +22,6 @@ from turnwire._unary_values import ItemPage, ModelInfo
 from turnwire._wire import WireName
 
 __all__ = ["Portal", "SyncSession", "SyncSteer", "SyncTurn", "connect_sync"]
-
-ResultT = TypeVar("ResultT")
-
-
-class Portal:
-    """An event loop in a thread, and a way to run coroutines on it from others."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        # A script that is killed in the middle must not hang on this thread.
-        self._thread = threading.Thread(target=self._serve, name="turnwire", daemon=True)
-        self._thread.start()
-
-    def _serve(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-        finally:
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-            self._loop.run_until_complete(self._loop.shutdown_default_executor())
-            self._loop.close()
-
-    def call(self, work: Coroutine[object, object, ResultT]) -> ResultT:
-        """Run a coroutine to its end; an interrupt (Ctrl-C) cancels it."""
-        if threading.current_thread() is self._thread:
-            work.close()
-            raise RuntimeError("a callback of the session cannot call the session")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def stop(self) -> None:
-        """End the loop and its thread."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
 
 
 class SyncTurn:
@@ -335,8 +296,18 @@ class SyncSession:
 
     @property
     def is_open(self) -> bool:
-        """Whether turns can be started."""
+        """Whether turns can be started; see `Session.is_open`."""
         return self._session.is_open
+
+    @property
+    def is_resumable(self) -> bool:
+        """Whether the server keeps this session for a while when its connection is lost."""
+        return self._session.is_resumable
+
+    @property
+    def reconnects(self) -> int:
+        """How often the connection was opened again."""
+        return self._session.reconnects
 
     def close(self, *, finish: bool = False) -> None:
         """Close the session; see `Session.close`."""
@@ -356,6 +327,11 @@ def connect_sync(
     unary_timeout_s: float = 60.0,
     max_buffered_events: int = 16_384,
     on_notice: Callable[[Event], None] | None = None,
+    resume: bool = True,
+    reconnect_s: float = 60.0,
+    transcript_bytes: int = 16 << 20,
+    ping_after_idle_s: float = 5.0,
+    ping_timeout_s: float = 2.0,
 ) -> AbstractContextManager[SyncSession]:
     """Open a session for a script: `with turnwire.connect_sync("ws://…") as session`.
 
@@ -373,6 +349,11 @@ def connect_sync(
         unary_timeout_s=unary_timeout_s,
         max_buffered_events=max_buffered_events,
         on_notice=on_notice,
+        resume=resume,
+        reconnect_s=reconnect_s,
+        transcript_bytes=transcript_bytes,
+        ping_after_idle_s=ping_after_idle_s,
+        ping_timeout_s=ping_timeout_s,
     )
 
     @contextmanager

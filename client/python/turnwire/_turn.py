@@ -3,321 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
-from turnwire._event import DELTA_ARMS, TERMINAL_ARMS, Event
-from turnwire._rejections import rejection_from_body
+from turnwire._event import Event
 from turnwire._request import InputItem, RequestInput, build_input
-from turnwire._response import FunctionCall, Response, Timing, function_calls
-from turnwire._steer import STEER_ARMS, Steer, SteerState
-from turnwire.errors import ProtocolViolation, ResponseRejected, TurnFailed, TurnwireError
-from turnwire.v1 import response_pb2
+from turnwire._response import FunctionCall, Response, function_calls
+from turnwire._stats import TurnStats
+from turnwire._steer import Steer, SteerState
+from turnwire._turn_state import TurnState
+from turnwire.errors import TurnwireError
 from turnwire.v1.client_event_pb2 import Input
-from turnwire.v1.item_pb2 import Item
 
 __all__ = ["Turn", "TurnHost", "TurnState", "TurnStats"]
-
-# Events of a paused turn that do not mean that it goes on.
-_WHILE_PAUSED = STEER_ARMS | {"keepalive", "response_in_progress"}
-
-
-@dataclass(frozen=True, slots=True)
-class TurnStats:
-    """What one turn cost, as this client saw it.
-
-    The token counts come from the server: `sent` and `rendered` need
-    `include=["turnwire.timing"]`, which `session.run` asks for by itself.
-    """
-
-    response_id: str | None
-    """Id of the response; None when the create was rejected."""
-    status: str
-    """Status of the response; `rejected` or `lost` when there is none."""
-    ttft_s: float | None
-    """Seconds from `create` to the first delta; None when there was none."""
-    total_s: float
-    """Seconds from `create` to the terminal event; the queue is part of it."""
-    input_items: int
-    """Items that the create brought."""
-    tokens_input: int | None
-    """Tokens of the whole prompt."""
-    tokens_sent: int | None
-    """Tokens of the items that the create brought."""
-    tokens_rendered: int | None
-    """Tokens that the server tokenized for this turn."""
-    tokens_cached: int | None
-    """Prompt tokens that the engine found in its prefix cache."""
-    tokens_output: int | None
-    """Tokens generated."""
-    bytes_up: int
-    """Payload bytes of the create."""
-    bytes_down: int
-    """Payload bytes of the turn's events."""
-    overhead_ms: float | None
-    """`total_s` without pauses and the engine's prefill and decode, in milliseconds: wire, server,
-    client."""
-    timing: Timing | None
-    """Where the time went inside the server."""
-    paused_s: float = 0.0
-    """Seconds of `total_s` that a rollout waited for this client, its tools for example."""
-
-
-class TurnState:
-    """What the session knows of a turn. Lives on the session's event loop."""
-
-    def __init__(
-        self, event_id: str, stream_id: str | None, input_items: int, max_events: int
-    ) -> None:
-        self.event_id = event_id
-        self.stream_id = stream_id
-        self.response_id: str | None = None
-        self.is_over = False
-        """The server says nothing more about it; `outcome` may have been there before."""
-        self.has_begun = False
-        """It runs, or ran: its parent is pinned."""
-        self.cancel_asked = False
-        self.bytes_up = 0
-        self.started = time.perf_counter()
-        self.outcome: Response | TurnwireError | None = None
-        self.is_paused = False
-        """It is a rollout that said what it waits for and did not go on yet."""
-        self.is_appending = False
-        """Outputs are on their way."""
-        self.append_error: TurnwireError | None = None
-        """Why the last append was refused."""
-        self._input_items = input_items
-        self._max_events = max_events
-        self._events: deque[Event] = deque()
-        self._discard = False
-        self._items: dict[int, Item] = {}
-        self._round_start = 0
-        self._paused_at = 0.0
-        self._paused_s = 0.0
-        self._last_sequence_number = -1
-        self._bytes_down = 0
-        self._first_delta: float | None = None
-        self._ended = self.started
-        # Set whenever something changed that a coroutine may wait for.
-        self._news = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
-
-    # What comes in.
-
-    def feed(self, event: Event, size: int) -> None:
-        """Take one event of this turn."""
-        self._bytes_down += size
-        arm = event.arm
-        if self.outcome is not None:
-            self.is_over = arm in TERMINAL_ARMS
-            return
-        number = event.sequence_number
-        if number is not None:
-            if number <= self._last_sequence_number:
-                self.end(ProtocolViolation(f"sequence number {number} came twice or late"))
-                return
-            self._last_sequence_number = number
-        if arm == "response_done":
-            self._pause()
-        elif self.is_paused and arm not in _WHILE_PAUSED:
-            self._go_on()
-        if arm in DELTA_ARMS:
-            if self._first_delta is None:
-                self._first_delta = time.perf_counter()
-        elif arm == "response_output_item_done":
-            done = event.message
-            self._items[done.output_index] = done.item  # type: ignore[attr-defined]  # By arm.
-        elif arm == "response_created":
-            response = event.response
-            self.response_id = response.id if response is not None else None
-        elif arm == "response_in_progress":
-            self.has_begun = True
-        elif arm in TERMINAL_ARMS:
-            self._terminal(event)
-            return
-        self._keep(event)
-
-    def end(self, outcome: Response | TurnwireError) -> None:
-        """End the turn for the user; only the first end counts."""
-        if self.outcome is None:
-            self.outcome = outcome
-            self._ended = time.perf_counter()
-            self._changed()
-
-    def lose(self, error: TurnwireError) -> None:
-        """End the turn for good: no more events will come."""
-        self.is_over = True
-        self.end(error)
-
-    @property
-    def waits_for_user(self) -> bool:
-        """Whether it is paused and nothing is on its way."""
-        return self.is_paused and not self.is_appending
-
-    def begin_append(self) -> None:
-        """Note that outputs are sent: the time is the server's again."""
-        self.append_error = None
-        self.is_appending = True
-        self._paused_s += time.perf_counter() - self._paused_at
-
-    def refuse_append(self, error: TurnwireError) -> None:
-        """Note that the server refused what was appended: the turn still waits."""
-        self.append_error = error
-        self.is_appending = False
-        self._paused_at = time.perf_counter()
-        self._changed()
-
-    def round_items(self) -> list[Item]:
-        """Return the items of the newest round of a rollout, in order."""
-        return [item for index, item in sorted(self._items.items()) if index >= self._round_start]
-
-    def discard(self) -> None:
-        """Drop what was not read and what will come; only the outcome matters from now on."""
-        self._discard = True
-        self._events.clear()
-        self._room.set()
-
-    def keep_all(self) -> None:
-        """Stop holding up the connection: somebody waits for the end without reading."""
-        self._max_events = sys.maxsize
-        self._room.set()
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the user should read before more is taken in."""
-        return not self._room.is_set()
-
-    async def room(self) -> None:
-        """Wait until the user has read enough for more to be kept."""
-        await self._room.wait()
-
-    # What the user takes.
-
-    async def next_events(self) -> list[Event]:
-        """Wait for events and return all that are there; none when the turn is over.
-
-        Raises:
-            TurnwireError: The turn is over, and not well.
-        """
-        while not self._events and self.outcome is None:
-            await self._wait()
-        events = list(self._events)
-        self._events.clear()
-        self._room.set()
-        if not events and isinstance(self.outcome, TurnwireError):
-            raise self.outcome
-        return events
-
-    async def next_event(self) -> Event | None:
-        """Wait for one event and return it; None when the turn is over; raises as above."""
-        while not self._events:
-            if isinstance(self.outcome, TurnwireError):
-                raise self.outcome
-            if self.outcome is not None:
-                return None
-            await self._wait()
-        event = self._events.popleft()
-        if len(self._events) < self._max_events:
-            self._room.set()
-        return event
-
-    async def result(self) -> Response:
-        """Wait for the end, dropping events; raises as above."""
-        self.discard()
-        while self.outcome is None:
-            await self._wait()
-        if isinstance(self.outcome, TurnwireError):
-            raise self.outcome
-        return self.outcome
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until `condition` holds or the turn is over."""
-        while self.outcome is None and not condition():
-            await self._wait()
-
-    def stats(self) -> TurnStats | None:
-        """Return what the turn cost; None until it is over."""
-        outcome = self.outcome
-        if outcome is None:
-            return None
-        response = outcome if isinstance(outcome, Response) else None
-        if isinstance(outcome, TurnFailed):
-            response = outcome.response
-        timing = response.timing if response is not None else None
-        usage = response.usage if response is not None else None
-        tokens = timing.tokens if timing is not None else None
-        total_s = self._ended - self.started
-        paused_s = self._paused_s + (self._ended - self._paused_at if self.waits_for_user else 0.0)
-        engine_ms = timing.prefill_ms + timing.decode_ms if timing is not None else None
-        return TurnStats(
-            response_id=self.response_id,
-            status=response.status if response is not None else _status_without_response(outcome),
-            ttft_s=None if self._first_delta is None else self._first_delta - self.started,
-            total_s=total_s,
-            input_items=self._input_items,
-            tokens_input=usage.input_tokens if usage is not None else None,
-            tokens_sent=tokens.sent if tokens is not None else None,
-            tokens_rendered=tokens.rendered if tokens is not None else None,
-            tokens_cached=usage.cached_tokens if usage is not None else None,
-            tokens_output=usage.output_tokens if usage is not None else None,
-            bytes_up=self.bytes_up,
-            bytes_down=self._bytes_down,
-            overhead_ms=None
-            if engine_ms is None
-            else max(0.0, (total_s - paused_s) * 1000 - engine_ms),
-            timing=timing,
-            paused_s=paused_s,
-        )
-
-    # Private.
-
-    def _pause(self) -> None:
-        self.is_paused = True
-        self._paused_at = time.perf_counter()
-
-    def _go_on(self) -> None:
-        if self.waits_for_user:
-            self._paused_s += time.perf_counter() - self._paused_at
-        self.is_paused = self.is_appending = False
-        self._round_start = len(self._items)
-
-    def _keep(self, event: Event) -> None:
-        if not self._discard:
-            self._events.append(event)
-            if len(self._events) >= self._max_events:
-                self._room.clear()
-        self._changed()
-
-    def _changed(self) -> None:
-        self._news.set()
-
-    async def _wait(self) -> None:
-        self._news.clear()
-        await self._news.wait()
-
-    def _terminal(self, event: Event) -> None:
-        self.is_over = True
-        if event.arm == "error":
-            message = event.message
-            self.end(rejection_from_body(message.status, message.error))  # type: ignore[attr-defined]  # By arm.
-            return
-        response = event.response
-        assert response is not None  # The other terminal arms all have one.
-        self.response_id = response.id or self.response_id
-        self.has_begun = True
-        if not response.message.output:
-            # A server may leave it out, as every item was sent before.
-            response.message.output.extend(item for _, item in sorted(self._items.items()))
-        if response.message.status == response_pb2.RESPONSE_STATUS_UNSPECIFIED:
-            response.message.status = _STATUS_OF_ARM[event.arm]
-        self._keep(event)
-        self.end(TurnFailed(response) if event.arm == "response_failed" else response)
 
 
 class TurnHost(Protocol):
@@ -338,8 +37,14 @@ class Turn:
 
     Iterate over it for its events, await `response()` for its end, or first the one and then the
     other. Both raise `ResponseRejected` when the create was refused, `TurnFailed` when the turn
-    broke (after its `response.failed` event), `ConnectionLost`, `Timeout` or `SessionClosed`.
-    A response that is `incomplete` or `cancelled` is not an error.
+    broke (after its `response.failed` event), `ConnectionLost` (`OutputLost` when output had been
+    given out), `Timeout` or `SessionClosed`. A response that is `incomplete` or `cancelled` is not
+    an error.
+
+    A lost connection is reopened by the session. Where the session goes on, so does the turn, and
+    nobody notices. Where it cannot, a turn without output so far begins again: then it has another
+    `response_id`, and who iterates gets `response.created` once more. One whose response was
+    finished and stored meanwhile ends with its terminal event, which has all of the output.
 
     Cancelling a task that waits here is safe and does not end the turn; used as an async context
     manager, the turn is told to end when the block is left before its end. A turn of which nobody
@@ -435,9 +140,7 @@ class Turn:
         state = self._state
         if not state.waits_for_user:
             raise ValueError("the turn is not paused")
-        built = build_input(input)
-        state.begin_append()
-        self._host.append(state, built)
+        self._host.append(state, build_input(input))
         await state.until(lambda: not state.is_appending)
         if state.append_error is not None:
             raise state.append_error
@@ -500,14 +203,3 @@ class Turn:
 
     def __repr__(self) -> str:
         return f"<Turn {self.response_id or self.event_id}>"
-
-
-def _status_without_response(outcome: Response | TurnwireError) -> str:
-    return "rejected" if isinstance(outcome, ResponseRejected) else "lost"
-
-
-_STATUS_OF_ARM = {
-    "response_completed": response_pb2.RESPONSE_STATUS_COMPLETED,
-    "response_incomplete": response_pb2.RESPONSE_STATUS_INCOMPLETE,
-    "response_failed": response_pb2.RESPONSE_STATUS_FAILED,
-}

@@ -142,6 +142,15 @@ class Wire(Protocol):
     async def receive(self) -> Sequence[Arrival]:
         """Wait for what comes next; may be empty.
 
+        Cancelling this may end the connection.
+
+        Raises:
+            TurnwireError: The connection is over.
+        """
+
+    async def ping(self) -> None:
+        """Ask for a sign of life and wait for it. `receive` must be running.
+
         Raises:
             TurnwireError: The connection is over.
         """

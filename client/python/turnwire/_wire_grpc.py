@@ -32,6 +32,8 @@ from turnwire.v1.server_event_pb2 import ServerFrame
 __all__ = ["CHANNEL_OPTIONS", "GrpcWire", "channel_credentials", "open_grpc"]
 
 CONNECT = "/turnwire.v1.SessionService/Connect"
+HEALTH = "/grpc.health.v1.Health/Check"
+RESUME_HEADER = ("turnwire-resume", "1")
 
 CHANNEL_OPTIONS = (
     # The server has the limits; a client that cuts its own answers helps nobody.
@@ -52,10 +54,17 @@ def channel_credentials(root_certificates: bytes | None) -> grpc.ChannelCredenti
     return grpc.ssl_channel_credentials(root_certificates=root_certificates)
 
 
-async def open_grpc(target: Target, settings: WireSettings) -> GrpcWire:
+async def open_grpc(
+    target: Target, settings: WireSettings, *, wants_resume: bool = False
+) -> GrpcWire:
     """Connect and open the stream.
 
     A wrong key shows at the first event only: gRPC has no handshake of its own.
+
+    Args:
+        target: Where the server is.
+        settings: What all wires are told.
+        wants_resume: Ask for a session that can be resumed.
 
     Raises:
         ConnectionFailed: There is no server, or not within `connect_timeout_s`.
@@ -68,7 +77,7 @@ async def open_grpc(target: Target, settings: WireSettings) -> GrpcWire:
     try:
         async with asyncio.timeout(settings.connect_timeout_s):
             await _ready(channel, target.authority)
-        return GrpcWire(channel, settings)
+        return GrpcWire(channel, settings, wants_resume=wants_resume)
     except TimeoutError:
         await channel.close()
         raise ConnectionFailed(
@@ -95,7 +104,9 @@ class GrpcWire:
     name: WireName = "grpc"
     persistent = True
 
-    def __init__(self, channel: grpc.aio.Channel, settings: WireSettings) -> None:
+    def __init__(
+        self, channel: grpc.aio.Channel, settings: WireSettings, *, wants_resume: bool = False
+    ) -> None:
         self._channel = channel
         metadata = tuple(settings.all_headers().items())
         connect = channel.stream_stream(
@@ -103,7 +114,12 @@ class GrpcWire:
             request_serializer=_Outgoing.serialize,
             response_deserializer=_Incoming,
         )
-        self._call: grpc.aio.StreamStreamCall[_Outgoing, _Incoming] = connect(metadata=metadata)
+        opening = (*metadata, RESUME_HEADER) if wants_resume else metadata
+        self._call: grpc.aio.StreamStreamCall[_Outgoing, _Incoming] = connect(metadata=opening)
+        self._health = channel.unary_unary(
+            HEALTH, request_serializer=bytes, response_deserializer=bytes
+        )
+        self._authorized = metadata
         self.unary = GrpcUnaryCalls(channel, metadata, settings.unary_timeout_s)
 
     @property
@@ -121,6 +137,10 @@ class GrpcWire:
         except asyncio.InvalidStateError:
             # Half-closed or over: the reader knows why.
             raise ConnectionLost("the stream is over") from None
+        except asyncio.CancelledError:
+            if not _is_cut():
+                raise
+            raise ConnectionLost("the stream was cut") from None
         return outgoing.size
 
     async def receive(self) -> Sequence[Arrival]:
@@ -129,10 +149,22 @@ class GrpcWire:
             frame = await self._call.read()
         except grpc.aio.AioRpcError as error:
             raise _ended(error) from None
+        except asyncio.CancelledError:
+            if not _is_cut():
+                raise
+            raise ConnectionLost("the stream was cut") from None
         if not isinstance(frame, _Incoming):  # `grpc.aio.EOF`
             code = await self._call.code()
             raise stream_error(code, await self._call.details(), ())
         return frame.arrivals
+
+    async def ping(self) -> None:
+        """Ask for the server's health, on the stream's own connection; any answer will do."""
+        try:
+            await self._health(b"", metadata=self._authorized)
+        except grpc.aio.AioRpcError as error:
+            if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+                raise _ended(error) from None
 
     async def close(self) -> None:
         """Half-close and wait for the server's status; somebody must keep receiving."""
@@ -227,9 +259,24 @@ class GrpcUnaryCalls:
         except grpc.aio.AioRpcError as error:
             trailers = tuple(error.trailing_metadata())
             raise unary_error(error.code(), error.details(), trailers) from None
+        except asyncio.CancelledError:
+            if not _is_cut():
+                raise
+            raise ConnectionLost("the call was cut") from None
+        except grpc.aio.UsageError:
+            raise ConnectionLost("the connection is over") from None
         self.bytes_down += result.ByteSize()
         return result
 
 
 def _ended(error: grpc.aio.AioRpcError) -> TurnwireError:
     return stream_error(error.code(), error.details(), tuple(error.trailing_metadata()))
+
+
+def _is_cut() -> bool:
+    """Return whether a cancellation is of the call and not of the task that waits for it.
+
+    grpcio raises the same exception for both, as when its channel is closed.
+    """
+    task = asyncio.current_task()
+    return task is not None and not task.cancelling()

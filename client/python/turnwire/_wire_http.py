@@ -97,6 +97,9 @@ class HttpWire:
             arrivals.append(self._inbox.get_nowait())
         return arrivals
 
+    async def ping(self) -> None:
+        """Nothing to ask: each exchange finds out by itself."""
+
     async def close(self) -> None:
         """Nothing to say: there is no session on the other side."""
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import aiohttp
 
 from turnwire import _codec
 from turnwire._http_calls import HttpCalls, client_error, open_client
-from turnwire._rejections import rejection
+from turnwire._rejections import rejection, seconds
 from turnwire._wire import Arrival, Target, WireName, WireSettings
 from turnwire.errors import ConnectionFailed, ConnectionLost, ProtocolViolation, TurnwireError
 from turnwire.v1.client_event_pb2 import ClientEvent
@@ -20,10 +20,23 @@ __all__ = ["WebSocketWire", "open_websocket"]
 
 _HEARTBEAT_S = 20.0
 _NORMAL = 1000
+_NO_CODE = 1005
+_ABNORMAL = 1006
+# Others say that what was sent is at fault, or mean something of the server's own.
+_PASSING = frozenset({_NORMAL, 1001, _NO_CODE, _ABNORMAL, 1011, 1012, 1013, 1014, 1015})
+_RESUME_HEADERS = {"turnwire-resume": "1"}
 
 
-async def open_websocket(target: Target, settings: WireSettings) -> WebSocketWire:
+async def open_websocket(
+    target: Target, settings: WireSettings, *, wants_resume: bool = False
+) -> WebSocketWire:
     """Connect and shake hands.
+
+    Args:
+        target: Where the server is.
+        settings: What all wires are told.
+        wants_resume: Ask for a session that can be resumed: by a header, which other servers
+            ignore.
 
     Raises:
         AuthenticationFailed: The key is missing or wrong.
@@ -36,7 +49,10 @@ async def open_websocket(target: Target, settings: WireSettings) -> WebSocketWir
         async with asyncio.timeout(settings.connect_timeout_s):
             socket = await client.ws_connect(
                 url,
+                headers=_RESUME_HEADERS if wants_resume else None,
                 heartbeat=_HEARTBEAT_S,
+                # Answers to pings are seen here, so that one can be waited for.
+                autoping=False,
                 # The server has the limits.
                 max_msg_size=0,
                 timeout=aiohttp.ClientWSTimeout(ws_close=settings.close_timeout_s),
@@ -68,6 +84,7 @@ class WebSocketWire:
     ) -> None:
         self._client = client
         self._socket = socket
+        self._pong = asyncio.Event()
         self.unary = HttpCalls(client, target, settings.unary_timeout_s)
 
     @property
@@ -82,13 +99,14 @@ class WebSocketWire:
             # The JSON is UTF-8 already: as bytes in a text frame it is not decoded to be encoded.
             await self._socket.send_frame(data, aiohttp.WSMsgType.TEXT)
         except (aiohttp.ClientError, OSError):
-            raise self._lost() from None
+            raise _lost(self._socket.close_code or _ABNORMAL) from None
         return len(data)
 
     async def receive(self) -> Sequence[Arrival]:
         """Read one message."""
         message = await self._socket.receive()
-        if message.type is aiohttp.WSMsgType.TEXT:
+        kind = message.type
+        if kind is aiohttp.WSMsgType.TEXT:
             text: str = message.data
             size = len(text) if text.isascii() else len(text.encode())
             try:
@@ -97,9 +115,31 @@ class WebSocketWire:
                 if error.kind == "value" and error.path == "type":
                     return (Arrival(None, size),)  # A type of a later version.
                 raise ProtocolViolation(f"an event is malformed at {error.path!r}") from None
-        if message.type is aiohttp.WSMsgType.BINARY:
+        if kind is aiohttp.WSMsgType.PONG:
+            self._pong.set()
+            return ()
+        if kind is aiohttp.WSMsgType.PING:
+            try:
+                await self._socket.pong(message.data)
+            except (aiohttp.ClientError, OSError):
+                raise _lost(_ABNORMAL) from None
+            return ()
+        if kind is aiohttp.WSMsgType.BINARY:
             raise ProtocolViolation("a binary message came")
-        raise self._lost()
+        if kind is aiohttp.WSMsgType.CLOSE:
+            raise _lost(message.data or _NO_CODE)
+        # No word of the server. What aiohttp has for a code is of its own making then.
+        fault = message.data if kind is aiohttp.WSMsgType.ERROR else None
+        raise _lost(fault.code if isinstance(fault, aiohttp.WebSocketError) else _ABNORMAL)
+
+    async def ping(self) -> None:
+        """Send a ping and wait for the answer."""
+        self._pong.clear()
+        try:
+            await self._socket.ping()
+        except (aiohttp.ClientError, OSError):
+            raise _lost(_ABNORMAL) from None
+        await self._pong.wait()
 
     async def close(self) -> None:
         """Close with 1000 and wait for the server's close frame."""
@@ -113,9 +153,11 @@ class WebSocketWire:
                 await self._socket.close(code=_NORMAL)
         await self._client.close()
 
-    def _lost(self) -> ConnectionLost:
-        code = self._socket.close_code
-        return ConnectionLost(f"the connection was closed ({code or 1006})", close_code=code)
+
+def _lost(code: int) -> ConnectionLost:
+    return ConnectionLost(
+        f"the connection was closed ({code})", close_code=code, retryable=code in _PASSING
+    )
 
 
 def _refused(error: aiohttp.WSServerHandshakeError, authority: str) -> TurnwireError:
@@ -124,4 +166,7 @@ def _refused(error: aiohttp.WSServerHandshakeError, authority: str) -> TurnwireE
         return rejection("invalid_api_key", text, status=401)
     if error.status == 403:
         return rejection("permission_denied", text, status=403)
-    return ConnectionFailed(text, status=error.status)
+    headers: Mapping[str, str] = error.headers or {}
+    return ConnectionFailed(
+        text, status=error.status, retry_after_s=seconds(headers.get("retry-after"))
+    )

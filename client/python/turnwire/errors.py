@@ -5,6 +5,7 @@
     TurnwireError
     ├── ConnectionFailed            the connection could not be opened; nothing was sent
     ├── ConnectionLost              it was open and ended while a turn ran or was asked for
+    │   └── OutputLost              … after output had been given out that cannot be had again
     ├── SessionClosed               the session was closed on this side
     ├── ResponseRejected            the server refused the request; nothing changed by it
     │   ├── AuthenticationFailed    the key is missing or wrong, or may not do this
@@ -29,9 +30,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from turnwire._response import Response
+    from turnwire.v1.item_pb2 import Item
 
 __all__ = [
     "AuthenticationFailed",
@@ -39,6 +41,7 @@ __all__ = [
     "ConnectionLost",
     "InvalidRequest",
     "NotFound",
+    "OutputLost",
     "PreviousResponseNotFound",
     "ProtocolViolation",
     "RateLimited",
@@ -62,11 +65,15 @@ class ConnectionFailed(TurnwireError):
 
     Attributes:
         status: HTTP status of a refused handshake, or None when there was no answer.
+        retry_after_s: Seconds to wait before the next try, when the server said so.
     """
 
-    def __init__(self, message: str, *, status: int | None = None) -> None:
+    def __init__(
+        self, message: str, *, status: int | None = None, retry_after_s: float | None = None
+    ) -> None:
         super().__init__(message)
         self.status = status
+        self.retry_after_s = retry_after_s
 
 
 class ConnectionLost(TurnwireError):
@@ -75,14 +82,52 @@ class ConnectionLost(TurnwireError):
     Attributes:
         close_code: The WebSocket close code (RFC 6455), or None.
         code: The stable code that the server gave, for example `message_too_large`, or None.
+        retryable: Whether a new connection may do better.
+        retry_after_s: Seconds to wait before that, when the server said so.
     """
 
     def __init__(
-        self, message: str, *, close_code: int | None = None, code: str | None = None
+        self,
+        message: str,
+        *,
+        close_code: int | None = None,
+        code: str | None = None,
+        retryable: bool = True,
+        retry_after_s: float | None = None,
     ) -> None:
         super().__init__(message)
         self.close_code = close_code
         self.code = code
+        self.retryable = retryable
+        self.retry_after_s = retry_after_s
+
+
+class OutputLost(ConnectionLost):
+    """The connection was lost, and with it a turn of which output had been given out.
+
+    It did not begin again by itself: the model would say something else. Nothing of it has to be
+    undone either: none of its calls was run by `session.run`, except those of a rollout's rounds.
+
+    Attributes:
+        response_id: The response.
+        items: Its items that were whole, as `turnwire.v1` messages, oldest first.
+        response: The response as the server kept it, for example cancelled; None when it is gone.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        response_id: str,
+        items: Sequence[Item] = (),
+        response: Response | None = None,
+        close_code: int | None = None,
+        code: str | None = None,
+    ) -> None:
+        super().__init__(message, close_code=close_code, code=code, retryable=False)
+        self.response_id = response_id
+        self.items = tuple(items)
+        self.response = response
 
 
 class SessionClosed(TurnwireError):

@@ -9,6 +9,16 @@ from __future__ import annotations
 from turnwire._codec.decode import loads, parse
 from turnwire._codec.encode import dumps, to_value
 from turnwire._codec.errors import DecodeError
+from turnwire._codec.splice import Settled, Splicer
 from turnwire._codec.verify import verify
 
-__all__ = ["DecodeError", "dumps", "loads", "parse", "to_value", "verify"]
+__all__ = [
+    "DecodeError",
+    "Settled",
+    "Splicer",
+    "dumps",
+    "loads",
+    "parse",
+    "to_value",
+    "verify",
+]

@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 from turnwire._codec import options
 from turnwire.v1 import annotations_pb2
 
-__all__ = ["Encode", "dumps", "to_value"]
+__all__ = ["Encode", "dumps", "members_of", "to_value"]
 
 Encode = Callable[[Any], Any]
 """From what protobuf holds to what JSON shows."""
@@ -46,6 +46,18 @@ def dumps(message: Message) -> bytes:
         ValueError: An envelope without an event.
     """
     return orjson.dumps(_encoder(options.descriptor_of(message), "")(message))
+
+
+def members_of(descriptor: Descriptor) -> dict[FieldDescriptor, tuple[str, Encode | None]]:
+    """Return each member of an object type: its name, and its encoder.
+
+    The encoder is None when JSON shows the value as it is.
+    """
+    return {
+        field: (options.public_name(field), _member(field))
+        for field in descriptor.fields
+        if not options.is_extra(field) and not options.is_wire_only(field)
+    }
 
 
 def _encoder(descriptor: Descriptor, public_type: str) -> Encode:
@@ -88,7 +100,7 @@ def _object(descriptor: Descriptor, public_type: str) -> Encode:
     # the fields that are set, which is one call instead of two for every field.
     template: dict[str, Any] = {"type": public_type} if public_type else {}
     empties: list[tuple[str, Callable[[], Any]]] = []
-    members: dict[FieldDescriptor, tuple[str, Encode | None]] = {}
+    members = members_of(descriptor)
     extra = ""
     for field in descriptor.fields:
         if options.is_extra(field):
@@ -97,7 +109,6 @@ def _object(descriptor: Descriptor, public_type: str) -> Encode:
         if options.is_wire_only(field):
             continue
         name = options.public_name(field)
-        members[field] = (name, _member(field))
         if field.is_repeated:
             if options.is_always(field):
                 template[name] = None

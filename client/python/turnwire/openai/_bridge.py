@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
 from http import HTTPStatus
 from urllib.parse import unquote
@@ -12,20 +13,23 @@ from urllib.parse import unquote
 from google.protobuf.message import Message
 
 from turnwire import _codec
+from turnwire._session import Session
 from turnwire._wire import UnaryCalls
 from turnwire.errors import NotFound, PreviousResponseNotFound, ResponseRejected, TurnwireError
 from turnwire.openai import _answers
-from turnwire.openai._plan import Plan, plan_of
-from turnwire.openai._pool import Identity, Lease, Opener, PoolSettings, SessionPool
+from turnwire.openai._calls import compact, create, has_http, pass_on, stream_create
+from turnwire.openai._plan import Plan, object_of, plan_of
+from turnwire.openai._pool import Opener, PoolSettings, SessionPool
 from turnwire.openai._running import Running, within
+from turnwire.openai._slots import Identity, Known, Lease
 from turnwire.openai._values import Answer, Exchange, TransportStats
 from turnwire.v1.client_event_pb2 import ResponseCreate
 from turnwire.v1.response_pb2 import Response
-from turnwire.v1.responses_service_pb2 import ListInputItemsRequest
+from turnwire.v1.responses_service_pb2 import CompactRequest, ListInputItemsRequest
 
 __all__ = ["Bridge"]
 
-_PATH = re.compile(r"^.*?/(?P<kind>responses|models)(?:/(?P<rest>.+?))?/?$")
+_PATH = re.compile(r"^.*?/(?P<kind>responses|models|conversations)(?:/(?P<rest>.+?))?/?$")
 _IDENTIFYING = frozenset({"authorization", "openai-organization", "openai-project"})
 
 
@@ -66,10 +70,13 @@ class Bridge:
                 return await self._create(exchange)
             case "responses", "POST", ["input_tokens"]:
                 return await self._count(exchange)
+            case "responses", "POST", ["compact"]:
+                return await self._compact(exchange)
             case "responses", "POST", [response_id, "cancel"]:
                 return await self._call(exchange, lambda calls: calls.cancel(response_id))
-            case "responses", "GET", [response_id]:
-                return await self._get(exchange, response_id)
+            case "responses", "GET", [response_id] if not _is_streamed(exchange):
+                include = _includes(exchange)
+                return await self._call(exchange, lambda calls: calls.get(response_id, include))
             case "responses", "DELETE", [response_id]:
                 return await self._delete(exchange, response_id)
             case "responses", "GET", [response_id, "input_items"]:
@@ -78,7 +85,8 @@ class Bridge:
                 return await self._call(exchange, lambda calls: calls.models())
             case "models", "GET", model:
                 return await self._model(exchange, "/".join(model))
-        return None
+        rest = f"/{found['rest']}" if found["rest"] else ""
+        return await self._elsewhere(exchange, f"/{found['kind']}{rest}")
 
     async def aclose(self) -> None:
         """Close all sessions; what runs on them is cut."""
@@ -90,6 +98,8 @@ class Bridge:
         plan = plan_of(exchange.body)
         if isinstance(plan, Answer):
             return plan
+        if plan.is_background:
+            return await self._background(exchange, plan)
         event_id = f"req_{secrets.token_hex(16)}"
         named = {"x-request-id": event_id}
         try:
@@ -106,16 +116,17 @@ class Bridge:
     async def _lease(self, exchange: Exchange, plan: Plan) -> Lease:
         """Take a session: the one that holds most of the conversation, or any."""
         identity, timeouts = _identity(exchange.headers), exchange.timeouts
-        lease = None
+        found: Lease | Known | None = None
         if plan.parent is not None:
-            lease = self._pool.find_response(identity, plan.parent)
-            if lease is not None and lease.head is not None and plan.is_followed:
-                plan.follow(lease.head.digest)
+            found = self._pool.find_response(identity, plan.parent)
+            if found is not None and found.head is not None and plan.is_followed:
+                plan.follow(found.head.digest)
         elif plan.is_followed:
-            lease = self._pool.find(identity, plan.digests)
-        return lease or await self._pool.acquire(
-            identity, connect_s=timeouts.connect, pool_s=timeouts.pool
-        )
+            found = self._pool.find(identity, plan.digests)
+        if isinstance(found, Lease):
+            return found
+        lease = await self._pool.acquire(identity, connect_s=timeouts.connect, pool_s=timeouts.pool)
+        return lease if found is None else self._pool.continuing(lease, found)
 
     async def _run(
         self, exchange: Exchange, plan: Plan, lease: Lease, event_id: str
@@ -125,7 +136,7 @@ class Bridge:
         try:
             create = plan.create(lease.items, None if head is None else head.response_id)
         except _codec.DecodeError as error:
-            self._pool.release(lease.held, lease.head)
+            self._pool.release(lease.slot, lease.head)
             return _answers.invalid(error)
         running = None
         try:
@@ -136,7 +147,9 @@ class Bridge:
                 if not lease.items or not _is_about_the_rest(error):
                     raise
                 self._stats = replace(self._stats, fallbacks=self._stats.fallbacks + 1)
-                lease = Lease(lease.held)
+                if head is not None and isinstance(error, PreviousResponseNotFound):
+                    self._pool.forget(head.response_id)
+                lease = Lease(lease.slot)
                 refused = running
                 running = self._start(plan.create(), f"{event_id}_2", plan, lease, exchange)
                 refused.hand_over()
@@ -144,7 +157,7 @@ class Bridge:
             return running if plan.is_streamed else (await running.result()).message
         except BaseException:
             if running is None:
-                self._pool.release(lease.held, None)
+                self._pool.release(lease.slot, None)
             else:
                 running.abandon()
             raise
@@ -152,16 +165,39 @@ class Bridge:
     def _start(
         self, create: ResponseCreate, event_id: str, plan: Plan, lease: Lease, exchange: Exchange
     ) -> Running:
-        turn = lease.held.session._connection.start(create, None, event_id)
+        slot = lease.slot
+        turn = slot.held.session._connection.start(create, slot.lane, event_id, is_exact=True)
         stats = self._stats
         self._stats = replace(
             stats,
             turns=stats.turns + 1,
             continued=stats.continued + bool(lease.items),
+            forks=stats.forks + (sum(each.is_busy for each in slot.held.slots) > 1),
             items_given=stats.items_given + len(plan.items),
             items_sent=stats.items_sent + len(plan.items) - lease.items,
         )
         return Running(turn, plan, lease, self._pool, exchange.timeouts.read)
+
+    async def _background(self, exchange: Exchange, plan: Plan) -> Answer:
+        """Let a turn run that no session is to hold up, or end with."""
+        try:
+            asked = plan.create()
+        except _codec.DecodeError as error:
+            return _answers.invalid(error)
+        read_s = exchange.timeouts.read
+        try:
+            async with AsyncExitStack() as exits:
+                session = await exits.enter_async_context(self._borrowed(exchange))
+                if has_http(session):
+                    return await pass_on(session, exchange, "/responses", exits)
+                if not plan.is_streamed:
+                    return _answers.answer(await within(read_s, create(session, asked)))
+                stream = await stream_create(session, asked, read_s, exits)
+        except TurnwireError as error:
+            if (refused := _answers.rejected(error)) is not None:
+                return refused
+            raise
+        return Answer(200, stream, _answers.SSE_HEADERS)
 
     # Calls beside the turns.
 
@@ -175,12 +211,23 @@ class Bridge:
             return _answers.invalid(error)
         return await self._call(exchange, lambda calls: calls.count_tokens(create))
 
-    async def _get(self, exchange: Exchange, response_id: str) -> Answer:
-        if ("stream", "true") in exchange.query:
-            message = "A stored response is not streamed again."
-            return _answers.refusal("unsupported_parameter", message, param="stream")
-        include = _includes(exchange)
-        return await self._call(exchange, lambda calls: calls.get(response_id, include))
+    async def _compact(self, exchange: Exchange) -> Answer:
+        body = object_of(exchange.body)
+        if isinstance(body, Answer):
+            return body
+        try:
+            request = _codec.parse(CompactRequest, body)
+        except _codec.DecodeError as error:
+            return _answers.invalid(error)
+        return await self._on_session(exchange, lambda session: compact(session, request))
+
+    async def _elsewhere(self, exchange: Exchange, path: str) -> Answer | None:
+        """Pass on what there is no call for; None where there is nothing to pass it to."""
+        async with AsyncExitStack() as exits:
+            session = await exits.enter_async_context(self._borrowed(exchange))
+            if not has_http(session):
+                return None
+            return await pass_on(session, exchange, path, exits)
 
     async def _delete(self, exchange: Exchange, response_id: str) -> Answer:
         answer = await self._call(exchange, lambda calls: calls.delete(response_id))
@@ -217,20 +264,30 @@ class Bridge:
     async def _call(
         self, exchange: Exchange, call: Callable[[UnaryCalls], Awaitable[Message]]
     ) -> Answer:
-        timeouts = exchange.timeouts
-        lending = self._pool.borrow(_identity(exchange.headers), connect_s=timeouts.connect)
+        return await self._on_session(exchange, lambda session: call(session._wire.unary))
+
+    async def _on_session(
+        self, exchange: Exchange, call: Callable[[Session], Awaitable[Message]]
+    ) -> Answer:
         try:
-            async with lending as session:
-                result = await within(timeouts.read, call(session._wire.unary))
+            async with self._borrowed(exchange) as session:
+                result = await within(exchange.timeouts.read, call(session))
         except TurnwireError as error:
             if (refused := _answers.rejected(error)) is not None:
                 return refused
             raise
         return _answers.answer(result)
 
+    def _borrowed(self, exchange: Exchange) -> AbstractAsyncContextManager[Session]:
+        return self._pool.borrow(_identity(exchange.headers), connect_s=exchange.timeouts.connect)
+
 
 def _identity(headers: Mapping[str, str]) -> Identity:
     return tuple(sorted((name, headers[name]) for name in _IDENTIFYING if name in headers))
+
+
+def _is_streamed(exchange: Exchange) -> bool:
+    return any(name == "stream" and value != "false" for name, value in exchange.query)
 
 
 def _includes(exchange: Exchange) -> list[str]:

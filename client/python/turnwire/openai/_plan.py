@@ -14,7 +14,7 @@ from turnwire.openai._items import ROOT, chain, items_of, root_of
 from turnwire.openai._values import Answer
 from turnwire.v1.client_event_pb2 import ResponseCreate
 
-__all__ = ["Plan", "plan_of"]
+__all__ = ["Plan", "object_of", "plan_of"]
 
 # The history is somewhere else, or the turn is not the session's.
 _NOT_FOLLOWED = ("background", "conversation", "prompt")
@@ -30,6 +30,10 @@ class Plan:
         parent = body.get("previous_response_id")
         self.parent = parent if isinstance(parent, str) else None
         """The response that the client itself continues."""
+        self.is_background = body.get("background") is True
+        """Whether the turn goes on by itself, on no session."""
+        self.is_stored = body.get("store") is not False
+        """Whether the server keeps the response."""
         self.is_followed = not any(body.get(name) for name in _NOT_FOLLOWED)
         """Whether the conversation is the parent, the items and the output, and nothing else."""
         self.digests: Sequence[bytes] = ()
@@ -68,6 +72,12 @@ class Plan:
 
 def plan_of(data: bytes) -> Plan | Answer:
     """Return what a body asks for, or the refusal of one that is no JSON object."""
+    body = object_of(data)
+    return body if isinstance(body, Answer) else Plan(body)
+
+
+def object_of(data: bytes) -> dict[str, Any] | Answer:
+    """Return a body, or the refusal of one that is no JSON object."""
     try:
         body = orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -76,4 +86,4 @@ def plan_of(data: bytes) -> Plan | Answer:
     if not isinstance(body, dict):
         got = kind_of_json(body)
         return _answers.refusal("invalid_json", f"The message is {got}; expected one JSON object.")
-    return Plan(body)
+    return body

@@ -1,13 +1,15 @@
 """The sessions of a transport: which are open, what each holds, whose turn it is.
 
 A session serves one conversation at a time. When its turn is over it keeps the conversation's
-newest response, so that the next request of the conversation can continue it.
+newest response, so that the next request of the conversation can continue it. Requests that go
+another way from the same point while a turn runs (forks) get lanes of the same session, which
+holds that point until the turn is over.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,15 +17,17 @@ from dataclasses import dataclass, field
 from turnwire._event import Event
 from turnwire._session import Session
 from turnwire.errors import SessionClosed
+from turnwire.openai._slots import Head, Heads, HeldSession, Identity, Known, Lease, Slot
 from turnwire.openai._values import PhaseTimeoutError
 
-__all__ = ["Head", "HeldSession", "Identity", "Lease", "Opener", "PoolSettings", "SessionPool"]
-
-Identity = tuple[tuple[str, str], ...]
-"""Whose session it is: the headers that it was opened with."""
+__all__ = ["Opener", "PoolSettings", "SessionPool"]
 
 Opener = Callable[[Identity, Callable[[Event], None]], AbstractAsyncContextManager[Session]]
 """Opens a session for an identity; the second argument takes the session's notices."""
+
+# Below what servers allow: 16 turns at once, 32 named lanes.
+_MOST_BUSY = 16
+_MOST_SLOTS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,42 +37,6 @@ class PoolSettings:
     max_sessions: int = 32
     idle_expiry_s: float = 300.0
     """A session that had no turn for this long is closed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """The newest response of a conversation."""
-
-    response_id: str
-    digest: bytes
-    """Of all items up to and with its output."""
-
-
-@dataclass(slots=True, eq=False)
-class HeldSession:
-    """An open session and the conversation that it holds."""
-
-    identity: Identity
-    opening: AbstractAsyncContextManager[Session]
-    session: Session
-    head: Head | None = None
-    is_busy: bool = True
-    is_retired: bool = False
-    """The server will not have it much longer: no new turns."""
-    idle_since: float = 0.0
-    borrowers: int = 0
-    """Calls beside the turns that are on it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """A session for one turn."""
-
-    held: HeldSession
-    head: Head | None = None
-    """What it holds of the turn's conversation."""
-    items: int = 0
-    """How many of the request's items `head` covers."""
 
 
 @dataclass(slots=True)
@@ -102,7 +70,7 @@ class SessionPool:
         self._loop = asyncio.get_running_loop()
         self._open: list[HeldSession] = []
         self._opening = 0
-        self._by_digest: dict[tuple[Identity, bytes], list[HeldSession]] = defaultdict(list)
+        self._heads = Heads()
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._reaper: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -127,29 +95,40 @@ class SessionPool:
             self._counts.bytes_down + sum(held.session.bytes_down for held in self._open),
         )
 
-    def find(self, identity: Identity, digests: Sequence[bytes]) -> Lease | None:
-        """Take the session that holds the longest prefix, short of all items.
+    def find(self, identity: Identity, digests: Sequence[bytes]) -> Lease | Known | None:
+        """Find what holds the longest prefix, short of all items.
 
         Args:
             identity: Whose.
             digests: Of each prefix, the empty one first.
 
         Returns:
-            None when no idle session holds any of it.
+            A slot, taken: one that holds the prefix, or a lane beside a turn that continues it.
+            Or what the server keeps of it, for whatever slot. None when there is nothing.
         """
         for count in range(len(digests) - 2, 0, -1):
-            for held in self._by_digest.get((identity, digests[count]), ()):
-                if self._is_usable(held):
-                    return self._take(held, count)
+            digest = digests[count]
+            for slot in self._heads.idle(identity, digest):
+                if slot.held.is_usable:
+                    return self._take(slot, slot.head, count)
+            for slot in self._heads.running(identity, digest):
+                if (lane := self._beside(slot.held)) is not None:
+                    return self._take(lane, slot.base, count)
+            if (head := self._heads.stored(identity, digest)) is not None:
+                return Known(head, count)
         return None
 
     def find_response(self, identity: Identity, response_id: str) -> Lease | None:
-        """Take the session whose newest response this is; None when no idle one holds it."""
+        """Take a slot of the session that holds this response; None when none does."""
         for held in self._open:
-            head = held.head
-            if head is not None and head.response_id == response_id:
-                if held.identity == identity and self._is_usable(held):
-                    return self._take(held)
+            if held.identity != identity or not held.is_usable:
+                continue
+            for slot in held.slots:
+                if slot.head is not None and slot.head.response_id == response_id:
+                    return self._take(slot, slot.head)
+                if slot.base is not None and slot.base.response_id == response_id:
+                    lane = self._beside(held)
+                    return None if lane is None else self._take(lane, slot.base)
         return None
 
     async def acquire(
@@ -169,12 +148,19 @@ class SessionPool:
             raise PhaseTimeoutError("pool", "no session came free in time") from None
         if isinstance(place, HeldSession):
             if place.identity == identity:
-                self._hold(place, None)
-                return self._take(place)
+                for slot in place.slots:
+                    self._heads.hold(slot, None)
+                return self._take(place.slots[0], None)
             self._drop(place)
             self._opening += 1
             await self._close(place)
-        return Lease(await self._connect(identity, connect_s))
+        held = await self._connect(identity, connect_s)
+        return self._take(held.slots[0], None)
+
+    def continuing(self, lease: Lease, known: Known) -> Lease:
+        """Return the lease of a slot with nothing on it for a turn that continues `known`."""
+        self._heads.begin(lease.slot, known.head)
+        return Lease(lease.slot, known.head, known.items)
 
     @asynccontextmanager
     async def borrow(
@@ -188,44 +174,50 @@ class SessionPool:
         if held is None:
             self._opening += 1
             held = await self._connect(identity, connect_s)
-            self.release(held, None)
+            self.release(held.slots[0], None)
         held.borrowers += 1
         try:
             yield held.session
         finally:
             held.borrowers -= 1
 
-    def release(self, held: HeldSession, head: Head | None) -> None:
-        """Give back a session whose turn is over.
+    def release(self, slot: Slot, head: Head | None, *, is_stored: bool = False) -> None:
+        """Give back a slot whose turn is over.
 
         Args:
-            held: The session.
+            slot: The slot.
             head: What it holds now; None when nothing can be continued.
+            is_stored: Whether the server keeps that.
         """
+        held = slot.held
+        if head is not None and is_stored:
+            self._heads.keep(held.identity, head)
         if held not in self._open:
             return
-        held.is_busy = False
+        self._heads.end(slot)
         held.idle_since = self._loop.time()
-        if self._is_closed or held.is_retired or not held.session.is_open:
+        if not self._is_closed and held.is_usable:
+            self._heads.hold(slot, head)
+            self._watch()
+        elif not held.is_busy:
             self._drop(held)
             self._own(self._close(held))
-        else:
-            self._hold(held, head)
-            self._watch()
         self._wake()
 
-    def discard(self, held: HeldSession) -> None:
-        """Close a session in whatever state it is; what runs on it is cut."""
+    def discard(self, slot: Slot) -> None:
+        """Give back a slot whose turn cannot be ended; it and its session are used no more."""
+        held = slot.held
         if held in self._open:
-            self._drop(held)
-            self._own(self._close(held))
-            self._wake()
+            held.is_retired = True
+            self.release(slot, None)
 
     def forget(self, response_id: str) -> None:
-        """Continue this response no more: it was deleted."""
+        """Continue this response no more: it was deleted, or the server does not know it."""
+        self._heads.lose(response_id)
         for held in self._open:
-            if held.head is not None and held.head.response_id == response_id:
-                self._hold(held, None)
+            for slot in held.slots:
+                if slot.head is not None and slot.head.response_id == response_id:
+                    self._heads.hold(slot, None)
 
     async def aclose(self) -> None:
         """Close all sessions; what runs on them is cut."""
@@ -269,29 +261,35 @@ class SessionPool:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _is_usable(self, held: HeldSession) -> bool:
-        return not held.is_busy and not held.is_retired and held.session.is_open
+    def _take(self, slot: Slot, head: Head | None, items: int = 0) -> Lease:
+        self._heads.begin(slot, head)
+        return Lease(slot, head, items)
 
-    def _take(self, held: HeldSession, items: int = 0) -> Lease:
-        lease = Lease(held, held.head, items)
-        self._hold(held, None)
-        held.is_busy = True
-        return lease
+    def _beside(self, held: HeldSession) -> Slot | None:
+        """Return an idle lane of a session on which turns run; None when it can have no more."""
+        if not held.is_usable or sum(slot.is_busy for slot in held.slots) >= _MOST_BUSY:
+            return None
+        idle = [slot for slot in held.slots[1:] if not slot.is_busy]
+        free = next((slot for slot in idle if slot.head is None), None)
+        if free is None and len(held.slots) < _MOST_SLOTS:
+            free = Slot(held, f"fork-{len(held.slots)}")
+            held.slots.append(free)
+        return free or (idle[0] if idle else None)
 
     def _place(self, identity: Identity) -> HeldSession | bool | None:
         """Return a session to take over, True for room to open one, None when all are busy."""
         if self._is_closed:
             raise SessionClosed("the transport was closed")
         for held in self._closable():
-            if not self._is_usable(held):
+            if not held.is_usable:
                 self._drop(held)
                 self._own(self._close(held))
         idle = sorted(
-            (held for held in self._open if self._is_usable(held)),
+            (held for held in self._open if held.is_usable and not held.is_busy),
             key=lambda held: held.idle_since,
         )
         for held in idle:
-            if held.head is None and held.identity == identity:
+            if held.identity == identity and not any(slot.head for slot in held.slots):
                 return held
         if len(self._open) + self._opening < self._settings.max_sessions:
             self._opening += 1
@@ -317,24 +315,17 @@ class SessionPool:
             await opening.__aexit__(None, None, None)
             raise SessionClosed("the transport was closed")
         held = HeldSession(identity, opening, session)
+        held.slots.append(Slot(held))
         coming.held = held
         held.is_retired = bool(coming.notices)
         self._counts.opened += 1
         self._open.append(held)
         return held
 
-    def _hold(self, held: HeldSession, head: Head | None) -> None:
-        if held.head is not None:
-            key = (held.identity, held.head.digest)
-            self._by_digest[key].remove(held)
-            if not self._by_digest[key]:
-                del self._by_digest[key]
-        held.head = head
-        if head is not None:
-            self._by_digest[held.identity, head.digest].append(held)
-
     def _drop(self, held: HeldSession) -> None:
-        self._hold(held, None)
+        for slot in held.slots:
+            self._heads.hold(slot, None)
+            self._heads.end(slot)
         self._open.remove(held)
 
     async def _close(self, held: HeldSession) -> None:

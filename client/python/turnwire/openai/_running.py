@@ -14,7 +14,8 @@ from turnwire.errors import ResponseRejected, TurnFailed
 from turnwire.openai import _answers
 from turnwire.openai._items import chain
 from turnwire.openai._plan import Plan
-from turnwire.openai._pool import Head, Lease, SessionPool
+from turnwire.openai._pool import SessionPool
+from turnwire.openai._slots import Head, Lease
 from turnwire.openai._values import PhaseTimeoutError
 from turnwire.v1 import response_pb2
 from turnwire.v1.server_event_pb2 import ServerEvent
@@ -107,6 +108,7 @@ class Running:
         for event in events:
             if event.arm in _ARMS_WITH_RESPONSE:
                 self._restore(event.message.response)  # type: ignore[attr-defined]  # By arm.
+            event._event.ClearField("stream_id")  # The lane is this side's affair.
         lines = b"".join(map(_answers.sse, events))
         if events[-1].arm in TERMINAL_ARMS:
             # Here, since many a reader closes at this event and never asks for the rest.
@@ -137,7 +139,7 @@ class Running:
 
     def _finish(self) -> None:
         self._is_over = True
-        self._pool.release(self._lease.held, self._head())
+        self._pool.release(self._lease.slot, self._head(), is_stored=self._plan.is_stored)
 
     def _head(self) -> Head | None:
         response = self._turn._state.outcome
@@ -165,7 +167,7 @@ def _leave_later(turn: Turn, lease: Lease, pool: SessionPool) -> None:
     if turn._state.outcome is None:
         pool.own(_leave(turn, lease, pool))
     else:
-        pool.release(lease.held, None)
+        pool.release(lease.slot, None)
 
 
 async def _leave(turn: Turn, lease: Lease, pool: SessionPool) -> None:
@@ -173,6 +175,6 @@ async def _leave(turn: Turn, lease: Lease, pool: SessionPool) -> None:
         async with asyncio.timeout(_CANCEL_TIMEOUT_S):
             await turn.cancel()
     except TimeoutError:
-        pool.discard(lease.held)
+        pool.discard(lease.slot)
     else:
-        pool.release(lease.held, None)
+        pool.release(lease.slot, None)

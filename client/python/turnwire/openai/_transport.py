@@ -24,7 +24,8 @@ from turnwire.openai._httpx import (
     raised,
     sync_response,
 )
-from turnwire.openai._pool import Identity, Opener, PoolSettings
+from turnwire.openai._pool import Opener, PoolSettings
+from turnwire.openai._slots import Identity
 from turnwire.openai._values import TransportStats
 
 __all__ = ["SyncTransport", "Transport"]
@@ -217,6 +218,7 @@ def _opener(url: str, headers: Mapping[str, str], root_certificates: bytes | Non
             unary_timeout_s=_NEVER_S,
             max_buffered_events=_MAX_BUFFERED_EVENTS,
             on_notice=on_notice,
+            transcript_bytes=0,  # Each request brings the whole conversation.
         )
 
     return open_session

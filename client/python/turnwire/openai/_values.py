@@ -63,6 +63,8 @@ class TransportStats:
     """Creates that were sent; a fallback sends one more."""
     continued: int = 0
     """Of these, those that continued what a session held and brought only the rest."""
+    forks: int = 0
+    """Of these, those that ran on a lane of their own beside another turn of the session."""
     fallbacks: int = 0
     """Creates sent again in full, because the session held less than was thought."""
     items_given: int = 0

@@ -1,0 +1,128 @@
+"""Which parent a create may name: on another session than its parent's, another, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from turnwire._request import as_items
+from turnwire._response import Response
+from turnwire._transcript import Transcript
+from turnwire._turn_state import TurnState
+from turnwire.v1.client_event_pb2 import ClientEvent, Input
+from turnwire.v1.item_pb2 import Item
+
+__all__ = ["Lineage"]
+
+_CONTINUABLE = frozenset({"completed", "incomplete", "cancelled"})
+_ELSEWHERE = -1
+
+
+class Lineage:
+    """Addresses creates, with what the transcript knows.
+
+    A server that lost a session still has its stored responses, unless it lost its store too. Then,
+    and for what was not stored, a create brings the whole conversation.
+    """
+
+    def __init__(self, transcript: Transcript, *, is_persistent: bool) -> None:
+        self.transcript = transcript
+        self.session = 0
+        """Number of the session that there is now; changes when the server may have lost one."""
+        self._is_persistent = is_persistent
+
+    def address(self, state: TurnState) -> ClientEvent:
+        """Return a turn's create as the session that there is now can take it."""
+        delivery = state.delivery
+        asked = delivery.create
+        assert asked is not None  # What follows a steered turn is not sent.
+        parent_id = asked.response_create.previous_response_id
+        parent = self.transcript.find(parent_id) if parent_id else None
+        if parent is None or parent.session == self.session:
+            name = self.transcript.name(parent_id)
+            if name == parent_id and state.event_id == asked.event_id:
+                return asked
+            event = _copy(asked, state.event_id)
+            if parent_id:
+                event.response_create.previous_response_id = name
+            return event
+        if not parent.is_stored and not self._is_persistent:
+            return asked  # The server never had it: the user shall know.
+        event = _copy(asked, state.event_id)
+        if parent.is_stored and not delivery.needs_history:
+            delivery.is_tentative = True
+            event.response_create.previous_response_id = parent.response_id
+            if parent.steers is not None:
+                _put_before(event, parent.steers.items.items)
+            return event
+        event.response_create.ClearField("previous_response_id")
+        whole = self.transcript.whole(parent)
+        whole.items.items.extend(as_items(asked.response_create.input))
+        event.response_create.input.CopyFrom(whole)
+        return event
+
+    def waits(self, state: TurnState, turns: Iterable[TurnState]) -> bool:
+        """Return whether a turn continues a response that was lost and is being made again."""
+        create = state.delivery.create
+        parent_id = "" if create is None else create.response_create.previous_response_id
+        return bool(parent_id) and any(parent_id in turn.delivery.former_ids for turn in turns)
+
+    def brings_history(self, state: TurnState) -> bool:
+        """Note that the server does not have a turn's parent; return whether we have it all."""
+        delivery = state.delivery
+        if not delivery.is_tentative or delivery.create is None:
+            return False
+        delivery.is_tentative = False
+        delivery.needs_history = True
+        return True
+
+    def note(self, state: TurnState, *, is_here: bool = True) -> None:
+        """Remember a turn that is over.
+
+        Args:
+            state: The turn.
+            is_here: Whether it ended on the session that there is now.
+        """
+        delivery = state.delivery
+        response = state.outcome
+        if not isinstance(response, Response) or response.status not in _CONTINUABLE:
+            return
+        if delivery.former_ids:
+            self.transcript.rename(delivery.former_ids, response.id)
+        if delivery.create is not None:
+            create = delivery.create.response_create
+            parent_id = create.previous_response_id or None
+            given = as_items(create.input)
+            is_stored = delivery.may_be_stored
+            is_warm_up = create.HasField("generate") and not create.generate
+        elif delivery.succeeds is not None:
+            parent_id, given = delivery.succeeds, delivery.steered
+            target = self.transcript.find(parent_id)
+            is_stored, is_warm_up = target is not None and target.is_stored, False
+        else:
+            return
+        self.transcript.add(
+            response.id,
+            parent_id=parent_id,
+            lane=state.stream_id,
+            given=given,
+            made=state.story(response),
+            is_stored=is_stored,
+            session=self.session if is_here else _ELSEWHERE,
+            is_warm_up=is_warm_up,
+        )
+
+
+def _copy(asked: ClientEvent, event_id: str) -> ClientEvent:
+    event = ClientEvent()
+    event.CopyFrom(asked)
+    event.event_id = event_id
+    return event
+
+
+def _put_before(event: ClientEvent, items: Iterable[Item]) -> None:
+    create = event.response_create
+    own = as_items(create.input) if create.HasField("input") else []
+    given = Input()
+    given.items.items.extend(items)
+    given.items.items.extend(own)
+    create.input.CopyFrom(given)

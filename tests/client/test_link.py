@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import turnwire
+from harness.client_events import text_turn
+from harness.client_wires import MemoryWire
+from harness.waiting import until
+from turnwire._link import Link
+from turnwire._wire import Arrival
+from turnwire.v1.client_event_pb2 import ClientEvent
+
+
+class Ends:
+    """What a link tells its session."""
+
+    def __init__(self) -> None:
+        self.routed: list[Arrival] = []
+        self.errors: list[Exception] = []
+        self.told = asyncio.Event()
+
+    def route(self, arrival: Arrival) -> None:
+        self.routed.append(arrival)
+        self.told.set()
+
+    def lost(self, link: Link, error: Exception) -> None:
+        self.errors.append(error)
+        self.told.set()
+
+
+@asynccontextmanager
+async def linked(wire: MemoryWire) -> AsyncIterator[tuple[Link, Ends]]:
+    ends = Ends()
+    link = Link(wire, route=ends.route, sent=lambda state, size: None, lost=ends.lost)
+    try:
+        async with asyncio.timeout(5):
+            yield link, ends
+    finally:
+        await link.drop()
+
+
+async def test_a_reader_that_is_cancelled_under_the_link_is_told_as_a_loss() -> None:
+    class Cancelled(MemoryWire):
+        async def receive(self):  # type: ignore[no-untyped-def]
+            raise asyncio.CancelledError
+
+    async with linked(Cancelled()) as (_, ends):
+        await ends.told.wait()
+        (error,) = ends.errors
+    assert isinstance(error, turnwire.ConnectionLost)
+
+
+async def test_what_the_server_said_last_tells_more_than_a_broken_writer() -> None:
+    class Deaf(MemoryWire):
+        async def send(self, event: ClientEvent) -> int:
+            self.lose(turnwire.ConnectionLost("going", close_code=1001))
+            raise turnwire.ConnectionLost("broken pipe")
+
+    async with linked(Deaf()) as (link, ends):
+        link.send(ClientEvent())
+        await ends.told.wait()
+    assert [getattr(error, "close_code", None) for error in ends.errors] == [1001]
+
+
+async def test_a_broken_writer_is_a_loss_though_the_server_says_nothing() -> None:
+    class Deaf(MemoryWire):
+        async def send(self, event: ClientEvent) -> int:
+            raise turnwire.ConnectionLost("broken pipe")
+
+    async with linked(Deaf()) as (link, ends):
+        link.send(ClientEvent())
+        await ends.told.wait()
+    assert [str(error) for error in ends.errors] == ["broken pipe"]
+
+
+async def test_a_link_that_was_left_takes_and_gives_nothing_and_cancels_no_read() -> None:
+    wire = MemoryWire()
+    async with linked(wire) as (link, ends):
+        link.send(ClientEvent(event_id="1"))
+        await wire.sent_count(1)
+        link.send(ClientEvent(event_id="2"))
+        link.leave()
+        wire.push(*text_turn(ClientEvent(), "resp_1", "x"))
+        await until(wire._inbox.empty)
+        assert not link._reader.done()
+        assert (ends.routed, ends.errors) == ([], [])
+    assert [event.event_id for event in wire.sent] == ["1"]
+
+
+async def test_closing_sends_what_waits_first() -> None:
+    wire = MemoryWire()
+    async with linked(wire) as (link, ends):
+        link.send(ClientEvent(event_id="1"))
+        await link.close()
+        assert [event.event_id for event in wire.sent] == ["1"]
+        assert wire.closed and ends.routed == []
+
+
+async def test_closing_over_a_broken_writer_does_not_wait() -> None:
+    class Deaf(MemoryWire):
+        async def send(self, event: ClientEvent) -> int:
+            raise turnwire.ConnectionLost("broken pipe")
+
+    wire = Deaf()
+    async with linked(wire) as (link, _):
+        link.send(ClientEvent())
+        link.send(ClientEvent())
+        await link.close()
+    assert not wire.closed and wire.aborted
