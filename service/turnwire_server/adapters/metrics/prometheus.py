@@ -21,7 +21,13 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from turnwire_server.ports.metrics import AuditOutcome, Exposition, Levels, TurnFacts
+from turnwire_server.ports.metrics import (
+    AuditOutcome,
+    Exposition,
+    Levels,
+    TurnFacts,
+    UsageLevels,
+)
 
 __all__ = ["PrometheusMetrics"]
 
@@ -163,7 +169,15 @@ def _families_of(levels: Levels) -> Iterator[Metric]:
     for transport, count in levels.connections.items():
         connections.add_metric([transport], count)
     yield connections
+    # The sum over all workers is their number.
+    yield GaugeMetricFamily("turnwire_workers", "Processes that serve.", value=1)
     yield GaugeMetricFamily("turnwire_turns_running", "Turns that run.", value=levels.running)
+    yield GaugeMetricFamily(
+        "turnwire_sessions_detached",
+        "Sessions that wait for a new connection.",
+        value=levels.detached,
+    )
+    yield GaugeMetricFamily("turnwire_tasks", "Tasks of the event loop.", value=levels.tasks)
     yield GaugeMetricFamily(
         "turnwire_creates_queued", "Creates that wait for their lane.", value=levels.queued
     )
@@ -178,6 +192,49 @@ def _families_of(levels: Levels) -> Iterator[Metric]:
         "Engines that were started again.",
         ("model",),
         {(model,): count for model, count in levels.restarts.items()},
+    )
+    if levels.usage is not None:
+        yield from _usage_families(levels.usage)
+
+
+def _usage_families(usage: UsageLevels) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "turnwire_usage_open_records", "Records of responses that run.", value=usage.open
+    )
+    yield GaugeMetricFamily(
+        "turnwire_usage_settled_records",
+        "Records of responses that are over and not in the database yet.",
+        value=usage.settled,
+    )
+    yield _counter(
+        "turnwire_usage_closed_records",
+        "Records that were closed, those of crashed processes as interrupted.",
+        ("status",),
+        {(status,): count for status, count in usage.closed.items()},
+    )
+    yield _counter(
+        "turnwire_usage_write_failures",
+        "Writes of usage that failed, to the journal or to the database.",
+        ("where",),
+        {("journal",): usage.journal_failures, ("database",): usage.table_failures},
+    )
+    backlog = GaugeMetricFamily(
+        "turnwire_usage_export_backlog", "Records that wait to be exported.", labels=["sink"]
+    )
+    for sink, levels in usage.exports.items():
+        backlog.add_metric([sink], levels.backlog)
+    yield backlog
+    yield _counter(
+        "turnwire_usage_exported_records",
+        "Records that were exported.",
+        ("sink",),
+        {(sink,): levels.delivered for sink, levels in usage.exports.items()},
+    )
+    yield _counter(
+        "turnwire_usage_export_failures",
+        "Attempts to export a record that failed.",
+        ("sink",),
+        {(sink,): levels.failures for sink, levels in usage.exports.items()},
     )
 
 
