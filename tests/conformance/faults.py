@@ -255,6 +255,32 @@ class _NoEviction(Link):
         return [event], []
 
 
+def _has_image(event: Json) -> bool:
+    return "input_image" in str(event.get("input"))
+
+
+class _RefusesImages(Link):
+    """Images are refused, and nobody is told where the image is."""
+
+    def client(self, event: Json) -> tuple[list[Json], list[Json]]:
+        return ([], [error("unsupported_value")]) if _has_image(event) else ([event], [])
+
+
+class _LosesImages(Link):
+    """Images are thrown away before anybody counts them."""
+
+    def client(self, event: Json) -> tuple[list[Json], list[Json]]:
+        if not _has_image(event):
+            return [event], []
+        items = [
+            {**item, "content": [part for part in item["content"] if "text" in part]}
+            if "content" in item and not isinstance(item["content"], str)
+            else item
+            for item in event["input"]
+        ]
+        return [{**event, "input": items}], []
+
+
 class _ForkEvicts(Link):
     """A failed fork takes the parent from its lane."""
 
@@ -657,6 +683,8 @@ FAULTS: tuple[Fault, ...] = (
         _code("invalid_stream_id", "invalid_value"),
     ),
     Fault("no eviction", "evict.failed_continuation", "websocket", _NoEviction),
+    Fault("images refused without a path", "input.image", "websocket", _RefusesImages),
+    Fault("images lost", "input.image", "websocket", _LosesImages),
     Fault("a fork evicts", "fork.failed", "websocket", _ForkEvicts),
     Fault("instructions inherited", "chain.settings", "websocket", in_response(_inherited)),
     Fault("warm-up with output", "warm_up.empty", "websocket", _OutputOfWarmUp),

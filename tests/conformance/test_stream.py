@@ -49,6 +49,36 @@ def test_a_response_id_that_comes_again_is_found():
     assert findings.has_broken("response.once")
 
 
+def ended(identifier: str, number: int = 2) -> dict[str, Any]:
+    shown = {"id": identifier, "status": "completed", "output": []}
+    return {"type": "response.completed", "sequence_number": number, "response": shown}
+
+
+def test_a_repeated_create_may_be_answered_by_the_end_of_its_response_and_by_no_other():
+    stream, findings = judge()
+    stream.sent(CREATE)
+    for event in (created("resp_1"), running("resp_1"), ended("resp_1")):
+        stream.feed(event)
+    before = findings.violations
+    stream.sent_again()
+    _, belongs = stream.feed(ended("resp_1", 7))
+    assert not belongs
+    assert findings.violations == before
+    changed = {**ended("resp_1"), "response": {"id": "resp_1", "status": "completed"}}
+    assert not stream.feed(changed)[1]
+    assert findings.has_broken("order.terminal")
+
+
+def test_an_end_that_is_said_twice_without_a_repeated_create_is_found():
+    stream, findings = judge()
+    stream.sent(CREATE)
+    for event in (created("resp_1"), running("resp_1"), ended("resp_1")):
+        stream.feed(event)
+    assert not findings.has_broken("order.terminal")
+    stream.feed(ended("resp_1"))
+    assert findings.has_broken("order.terminal")
+
+
 def test_the_seventeenth_response_in_flight_is_found():
     stream, findings = judge()
     for index in range(17):

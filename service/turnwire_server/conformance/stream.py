@@ -73,8 +73,8 @@ class StreamJudge:
         self._waiting: dict[str | None, deque[bool]] = {}
         """Creates that have no answer yet, by lane: whether each is a rollout."""
         self._lanes: set[str] = set()
-        self._ended: set[object] = set()
-        """Ids of responses that are over."""
+        self._ended: dict[object, object] = {}
+        """Responses that are over, as their last events showed them, by id."""
         self._steered: Counter[object] = Counter()
         self._repeated = 0
         self._is_stray = False
@@ -222,6 +222,10 @@ class StreamJudge:
             return
         if response is None:
             identifier = shown.get("id") if isinstance(shown, dict) else None
+            is_told_again = identifier in self._ended and self._ended[identifier] == shown
+            if self._repeated and kind in TERMINAL and is_told_again:
+                self._is_stray = True  # What a repeated create may be answered by.
+                return
             if identifier in self._ended or not self._waiting.get(lane):
                 rule = "keepalive.after_created" if kind == "keepalive" else "order.terminal"
                 self._findings.require(rule, False, f"`{kind}` after the end of its turn", event)
@@ -318,7 +322,7 @@ class StreamJudge:
         response.is_running = True
         if kind in TERMINAL:
             self._end(event, response)
-            self._ended.add(response.id)
+            self._ended[response.id] = event.get("response")
             del self._open[lane]
         elif kind == "response.done":
             reason = "`response.done` belongs to rollouts, and this is none"

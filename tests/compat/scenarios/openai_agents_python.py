@@ -44,7 +44,7 @@ async def converse(arguments: argparse.Namespace, config: RunConfig | None) -> N
 
     first = await Runner.run(helper, "Weather in Paris, and the time there?", **options)
     assert first.final_output
-    assert asked, "no tool was called"
+    assert asked or arguments.no_tool, "no tool was called"
     print("ok run:", str(first.final_output)[:80])
 
     follow = Runner.run_streamed(
@@ -81,8 +81,8 @@ async def converse(arguments: argparse.Namespace, config: RunConfig | None) -> N
     desk = Agent(name="Desk", handoffs=[specialist], model=arguments.model)
     handed = await Runner.run(desk, "When does the train leave?", **options)
     assert handed.final_output
-    assert handed.last_agent is specialist, "no handoff"
-    print("ok handoff")
+    assert handed.last_agent is specialist or arguments.no_tool, "no handoff"
+    print("ok handoff" if handed.last_agent is specialist else "ok run that may hand off")
 
     if arguments.transport == "websocket":
         async with agents.responses_websocket_session() as session:
@@ -100,19 +100,22 @@ async def converse(arguments: argparse.Namespace, config: RunConfig | None) -> N
 
 async def run(arguments: argparse.Namespace) -> None:
     agents.set_tracing_disabled(True)
-    async with asyncio.timeout(150), AsyncExitStack() as exits:
+    async with asyncio.timeout(arguments.timeout), AsyncExitStack() as exits:
         if arguments.transport == "provider":
             from turnwire.agents import Provider
 
             provider = await exits.enter_async_context(
-                Provider(arguments.grpc, api_key=arguments.api_key)
+                Provider(arguments.grpc, api_key=arguments.api_key, timeout_s=arguments.timeout)
             )
             await converse(arguments, RunConfig(model_provider=provider))
             stats = provider.stats
             assert stats.continued > 0 and stats.items_sent < stats.items_given, stats
             return
         client = AsyncOpenAI(
-            base_url=arguments.base_url, api_key=arguments.api_key, timeout=60, max_retries=0
+            base_url=arguments.base_url,
+            api_key=arguments.api_key,
+            timeout=arguments.timeout,
+            max_retries=0,
         )
         agents.set_default_openai_client(client, use_for_tracing=False)
         agents.set_default_openai_responses_transport(arguments.transport)
@@ -127,7 +130,10 @@ def main() -> None:
     parser.add_argument("--grpc")
     parser.add_argument("--model", default="some-model")
     parser.add_argument("--api-key", default="sk-local-test")
+    parser.add_argument("--no-tool", action="store_true", help="the model may not call a tool")
     arguments = parser.parse_args()
+    # A model that computes takes its time.
+    arguments.timeout = 900 if arguments.no_tool else 150
     print("openai-agents", importlib.metadata.version("openai-agents"), arguments.transport)
     asyncio.run(run(arguments))
 

@@ -15,8 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -29,14 +28,13 @@ from turnwire_server.adapters.engines.constraint_grammar import (
     constraint_grammar,
 )
 from turnwire_server.adapters.engines.openvino_files import trained_context
+from turnwire_server.adapters.engines.openvino_generation import OpenVinoGeneration
 from turnwire_server.ports.clock import Clock
 from turnwire_server.ports.engine import (
     Constraint,
     EngineFailure,
     EngineInfo,
     EngineRequest,
-    EngineStep,
-    FinishReason,
 )
 
 __all__ = ["OpenVinoEngine", "OpenVinoSettings"]
@@ -66,6 +64,11 @@ class OpenVinoSettings:
     """Threads of the inference; None means one per core."""
     default_temperature: float | None = None
     """What an unset temperature means; None is greedy."""
+    repetition_penalty: float = 1.0
+    """Divides the likelihood of tokens that are there already, in prompt or output; 1 is none."""
+    loop_stop: bool = True
+    """Whether an answer ends when the model says the same over and over: 4 times at least, and 128
+    tokens."""
     start_timeout_s: float = 180.0
     """Most seconds that loading the model may take."""
     stop_timeout_s: float = 5.0
@@ -123,8 +126,8 @@ class OpenVinoEngine:
         self._losses = 0
         self._restarts = 0
         self._next_key = 0
-        self._running: dict[int, _Generation] = {}
-        self._held: dict[int, _Generation] = {}
+        self._running: dict[int, OpenVinoGeneration] = {}
+        self._held: dict[int, OpenVinoGeneration] = {}
         """Generations that wait for a child."""
 
     @property
@@ -172,11 +175,11 @@ class OpenVinoEngine:
         """Return why no grammar can be made of `constraint`, None when one can."""
         return _refusal(constraint)
 
-    def generate(self, request: EngineRequest) -> _Generation:
+    def generate(self, request: EngineRequest) -> OpenVinoGeneration:
         """Begin a generation. Never blocks; failures surface in the iterator."""
         self._next_key += 1
         key = self._next_key
-        generation = _Generation(self, key, request)
+        generation = OpenVinoGeneration(key, request, self._cancel)
         if self._info is None or self._is_closed:
             generation.fail("the engine is not running")
         elif len(request.ids) >= self._info.context_length or not request.ids:
@@ -187,9 +190,7 @@ class OpenVinoEngine:
             self._held[key] = generation
         return generation
 
-    # Used by generations.
-
-    def _begin(self, generation: _Generation) -> None:
+    def _begin(self, generation: OpenVinoGeneration) -> None:
         request = generation.request
         sampling = request.sampling
         room = self.info.context_length - len(request.ids)
@@ -203,6 +204,9 @@ class OpenVinoEngine:
             "top_p": 1.0 if sampling.top_p is None else sampling.top_p,
             "presence_penalty": sampling.presence_penalty or 0.0,
             "frequency_penalty": sampling.frequency_penalty or 0.0,
+            "repetition_penalty": self._settings.repetition_penalty,
+            # What must match a constraint is not whole before its end.
+            "loop_stop": self._settings.loop_stop and constraint is None,
             "seed": sampling.seed,
             "stop_ids": sorted(request.stop_ids),
             "constraint": (constraint.kind, constraint.text) if constraint else None,
@@ -332,78 +336,6 @@ class OpenVinoEngine:
             for generation in held.values():
                 self._begin(generation)
             return
-
-
-class _Generation:
-    """A running generation (`ports.Generation`)."""
-
-    def __init__(self, engine: OpenVinoEngine, key: int, request: EngineRequest) -> None:
-        self.key = key
-        self.request = request
-        self._engine = engine
-        self._ids: deque[int] = deque()
-        self._finish: FinishReason | None = None
-        self._cached: int | None = None
-        self._failure: EngineFailure | None = None
-        self._is_over = False
-        """The last step was given out."""
-        self._has_news = False
-        self._wake: asyncio.Future[None] | None = None
-
-    def __aiter__(self) -> AsyncIterator[EngineStep]:
-        return self
-
-    async def __anext__(self) -> EngineStep:
-        """Wait for the next step. Cancelling the wait loses nothing and stops nothing."""
-        while not self._has_news:
-            if self._is_over:
-                raise StopAsyncIteration
-            self._wake = asyncio.get_running_loop().create_future()
-            try:
-                await self._wake
-            finally:
-                self._wake = None
-        self._has_news = False
-        if self._failure is not None:
-            self._is_over = True
-            raise self._failure
-        self._is_over = self._finish is not None
-        ids, self._ids = list(self._ids), deque()
-        cached, self._cached = self._cached, None
-        return EngineStep(ids=ids, finish=self._finish, cached_tokens=cached)
-
-    def cancel(self) -> None:
-        """Stop at once; see `ports.Generation`."""
-        self._end("cancelled")
-
-    def take(self, ids: Sequence[int], finish: FinishReason | None, cached: int | None) -> None:
-        """Add what the engine gave."""
-        if self._finish is not None or self._failure is not None:
-            return
-        self._ids.extend(ids)
-        if cached is not None:
-            self._cached = cached
-        self._finish = finish
-        self._notify()
-        if finish is None and len(self._ids) > self.request.max_pending_tokens:
-            self._end("overrun")
-
-    def fail(self, why: str) -> None:
-        """End with a failure, unless it is over already."""
-        if self._finish is None and self._failure is None:
-            self._failure = EngineFailure(why)
-            self._notify()
-
-    def _end(self, reason: FinishReason) -> None:
-        if self._finish is None and self._failure is None:
-            self._engine._cancel(self.key)
-            self._finish = reason
-            self._notify()
-
-    def _notify(self) -> None:
-        self._has_news = True
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
 
 
 def _status_text(status: int | None) -> str:

@@ -24,6 +24,7 @@ from turnwire_server.adapters.engines.constraint_grammar import (
     ConstraintFailure,
     constraint_grammar,
 )
+from turnwire_server.adapters.engines.openvino_loops import LoopDetector
 from turnwire_server.adapters.engines.prefix_model import PrefixModel, Sequence
 
 __all__ = ["main"]
@@ -43,11 +44,14 @@ class _Refusal(Exception):
 class _Running:
     """One request in the pipeline."""
 
-    __slots__ = ("handle", "prefill_only", "sequence")
+    __slots__ = ("handle", "loops", "prefill_only", "sequence")
 
-    def __init__(self, handle: Any, sequence: Sequence, *, prefill_only: bool) -> None:
+    def __init__(
+        self, handle: Any, sequence: Sequence, loops: LoopDetector | None, *, prefill_only: bool
+    ) -> None:
         self.handle = handle
         self.sequence = sequence
+        self.loops = loops
         self.prefill_only = prefill_only
 
 
@@ -102,7 +106,8 @@ class _Pipeline:
             raise _Refusal("the engine does not accept these sampling settings") from None
         sequence = Sequence(tokens)
         self._model.add(sequence)
-        self._running[key] = _Running(handle, sequence, prefill_only=options["prefill_only"])
+        loops = LoopDetector() if options["loop_stop"] else None
+        self._running[key] = _Running(handle, sequence, loops, prefill_only=options["prefill_only"])
 
     def cancel(self, key: int) -> None:
         running = self._running.pop(key, None)
@@ -116,6 +121,9 @@ class _Pipeline:
         ready = []
         for key, running in list(self._running.items()):
             ids, finish = self._read(running)
+            if finish is None and running.loops is not None and running.loops.feed(ids):
+                running.handle.cancel()
+                finish = "repeated"
             if finish is not None:
                 del self._running[key]
             if not ids and finish is None:
@@ -168,6 +176,7 @@ class _Pipeline:
             config.rng_seed = random if seed is None else seed % 2**32
         config.presence_penalty = options["presence_penalty"]
         config.frequency_penalty = options["frequency_penalty"]
+        config.repetition_penalty = options["repetition_penalty"]
         if options["constraint"] is not None:
             structured = self._genai.StructuredOutputConfig()
             structured.grammar = _grammar(*options["constraint"])

@@ -49,6 +49,8 @@ class SimSettings:
     """Tokens per step when the reader sets the pace."""
     max_cached_tokens: int = 4_000_000
     """Size of the simulated prefix cache."""
+    images: bool = True
+    """Whether images are taken; nobody looks at them, the prompt only says that they are there."""
     agent: AgentSettings = field(default_factory=AgentSettings)
     trace_path: Path | None = None
     """A trace to replay, read by `start`."""
@@ -88,6 +90,7 @@ class SimEngine:
             context_length=self._settings.context_length,
             constraints=frozenset({"json_schema", "json_object"}),
             sampling=frozenset(),
+            images=self._settings.images,
             simulated=True,
         )
 
@@ -216,6 +219,8 @@ class SimGeneration:
         self._prefixes.prefilled(match, request.ids)
         room = max(0, settings.context_length - len(request.ids))
         self._limit = min(len(output.ids), request.sampling.max_tokens, room)
+        if output.repeat_after is not None:
+            self._limit = min(self._limit, output.repeat_after)
         self._output = output
         if request.prefill_only:
             return self._last("stop", cached_tokens=match.cached)
@@ -249,6 +254,8 @@ class SimGeneration:
         self._sent += count
         if finish is None and self._sent >= self._limit:
             finish = "stop" if self._limit == len(output.ids) else "length"
+            if self._limit == output.repeat_after:
+                finish = "repeated"
         if finish is not None:
             return self._last(finish, ids, cached_tokens=cached_tokens)
         return EngineStep(ids, cached_tokens=cached_tokens)

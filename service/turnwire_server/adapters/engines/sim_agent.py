@@ -78,6 +78,7 @@ class SimOutput:
     """The end-of-turn id included."""
     pace: Pace
     fail_after: int | None = None
+    repeat_after: int | None = None
 
 
 class SimAgent:
@@ -121,7 +122,7 @@ class SimAgent:
         if opened and calls:
             del ids[: len(self._opening)]
         ids.append(IM_END)
-        return SimOutput(ids, self._pace(script), script.fail_after)
+        return SimOutput(ids, self._pace(script), script.fail_after, script.repeat_after)
 
     def text_output(self, said: str | Sequence[int]) -> SimOutput:
         """Return an output that a test wrote: text with markup, or ids as they are."""
@@ -171,7 +172,7 @@ class SimAgent:
         ids.append(IM_END)
         times.append(now)
         pace = Pace(times=tuple(times), silent_s=script.silent_s, silent_after=script.silent_after)
-        return SimOutput(ids, pace, script.fail_after)
+        return SimOutput(ids, pace, script.fail_after, script.repeat_after)
 
     def _calls(self, outline: TurnOutline, script: SimScript, *, opened: bool) -> Sequence[SimCall]:
         choice = outline.tool_choice

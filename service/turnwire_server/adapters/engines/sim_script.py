@@ -62,6 +62,8 @@ class SimScript:
     """… after this many of them."""
     fail_after: int | None = None
     """Break, as an engine would, after this many tokens."""
+    repeat_after: int | None = None
+    """End, as an engine does whose model goes in circles, after this many tokens."""
     steps: tuple[tuple[float, str], ...] = ()
     """The whole output with its times: seconds to wait, then text (markup included)."""
 

@@ -53,7 +53,7 @@ class PersistentConnection(ABC):
         await self._write(dict(event))
 
     async def send_again(self, event: Mapping[str, Any]) -> None:
-        """Send a client event for the second time: nothing may answer it."""
+        """Send a create for the second time: nothing but the end of the first may answer it."""
         self._judge.sent_again()
         await self._write(dict(event))
 

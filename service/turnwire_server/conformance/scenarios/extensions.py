@@ -118,7 +118,11 @@ async def _echo(context: Context) -> None:
         raise Failure("the error does not carry it", bad.refusal)
 
 
-@SCENARIO("event_id.once", "A repeated `event_id` is never run twice.", **_OPTIONS)
+@SCENARIO(
+    "event_id.once",
+    "A repeated `event_id` is never run twice; what ended the first may be said again.",
+    **_OPTIONS,
+)
 async def _once(context: Context) -> None:
     connection = await context.session()
     create = context.create(store=False, event_id="e1")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from turnwire_server.conformance.checks import STREAMING, Collector, Failure, Json, bounded
+from turnwire_server.conformance.checks import STREAMING, Collector, Failure, Json, Skip, bounded
 from turnwire_server.conformance.clients.turn import Turn
 from turnwire_server.conformance.context import CUSTOM_TOOL, TOOL, WHOLE_CALL, Context, hint
 
@@ -227,6 +227,37 @@ async def _forms(context: Context) -> None:
         turn = await exchange.turn(context.create(items))
         if turn.refusal is not None or turn.status not in ("completed", "incomplete"):
             raise Failure(f"{name} is not accepted", turn.refusal or turn.response)
+
+
+_IMAGE: Final[Json] = {
+    "type": "input_image",
+    "detail": "auto",
+    "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4"
+    "2mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg==",
+}
+
+
+@SCENARIO(
+    "input.image",
+    "Images are taken, in messages and from tools, or refused with the path of the first.",
+    source="13",
+)
+async def _image(context: Context) -> None:
+    exchange = await context.connect()
+    text = {"type": "input_text", "text": "What is this?"}
+    plain = (await exchange.turn(context.create([{"role": "user", "content": [text]}]))).finished()
+    seen = await exchange.turn(context.create([{"role": "user", "content": [text, _IMAGE]}]))
+    if seen.refusal is not None:
+        seen.refused(status=400)
+        if not str(seen.param or "").startswith("input[0].content[1]"):
+            raise Failure("the refusal of an image does not say where it is", seen.refusal)
+        raise Skip("the model takes no images, and says so")
+    if seen.finished().input_tokens <= plain.input_tokens:
+        raise Failure("an image counts no tokens", seen.response)
+    call = {"type": "function_call", "call_id": "call_1", "name": TOOL["name"], "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "call_1", "output": [text, _IMAGE]}
+    items = [{"role": "user", "content": "Look."}, call, output]
+    (await exchange.turn(context.create(items, tools=[TOOL]))).finished()
 
 
 @SCENARIO(

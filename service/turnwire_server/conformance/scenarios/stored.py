@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import uuid
 from typing import Any, Final
 
 from google.protobuf.message import Message
@@ -25,6 +27,8 @@ _CALLS: Final[dict[str, Any]] = {"transports": ("http", "grpc")}
 _HTTP: Final[tuple[Transport, ...]] = ("http",)
 _MISSING: Final = "resp_conformance_missing"
 _UNSUPPORTED: Final = {404, 405, 501}
+_OVER: Final = {"completed", "incomplete", "failed", "cancelled"}
+_POLL_S: Final = 0.05
 _GRPC_STATUS: Final = {
     "OK": 200,
     "INVALID_ARGUMENT": 400,
@@ -109,6 +113,56 @@ async def _delete(context: Context) -> None:
     status, shown = await _get(context, turn.id)
     if status != 404:
         raise Failure(f"afterwards it is answered with {status}", shown)
+
+
+@SCENARIO(
+    "store.background",
+    "A background response is found while it runs, and polled until it is over.",
+    source="3.1",
+    transports=_HTTP,
+)
+async def _background(context: Context) -> None:
+    create = context.create(background=True)
+    del create["type"]
+    answer = await context.request("POST", "/responses", create)
+    context.skip_unless(answer.status == 200, f"it is answered with {answer.status}")
+    shown = answer.json
+    try:
+        async with asyncio.timeout(context.timeout_s):
+            while isinstance(shown, dict) and shown.get("status") in ("queued", "in_progress"):
+                await asyncio.sleep(_POLL_S)
+                status, shown = await _get(context, shown["id"])
+                if status != 200:
+                    raise Failure(f"it is answered with {status}", shown)
+    except TimeoutError:
+        raise Failure(f"it is not over after {context.timeout_s:g} s") from None
+    if not isinstance(shown, dict) or shown.get("status") not in _OVER:
+        raise Failure("it ends without a final status", shown)
+    if not shown.get("background"):
+        raise Failure("it does not say that it ran in the background", shown)
+
+
+@SCENARIO(
+    "store.idempotency",
+    "A request with the same `Idempotency-Key` gets the same response.",
+    transports=_HTTP,
+    profiles=("turnwire",),
+)
+async def _idempotency(context: Context) -> None:
+    create = context.create()
+    del create["type"]
+    headers = {"idempotency-key": f"conformance-{uuid.uuid4()}"}
+    first = await context.request("POST", "/responses", create, headers=headers)
+    again = await context.request("POST", "/responses", create, headers=headers)
+    if first.status != 200 or again.status != 200:
+        raise Failure(f"they are answered with {first.status} and {again.status}", again.json)
+    if first.json.get("id") != again.json.get("id"):
+        raise Failure("there are two responses", again.json)
+    other = await context.request(
+        "POST", "/responses", {**create, "input": "Say something else."}, headers=headers
+    )
+    if other.status not in (409, 422):
+        raise Failure(f"another body is answered with {other.status}", other.json)
 
 
 @SCENARIO("store.input_items", "The input of a stored response is listed, in pages.", **_CALLS)
