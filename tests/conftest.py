@@ -6,9 +6,37 @@ from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from harness.server import RunningServer
+
+# A test is not slow because the machine is busy.
+settings.register_profile("turnwire", settings.default, deadline=None)
+settings.load_profile("turnwire")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--grpc-backend",
+        default="grpcio",
+        choices=("grpcio", "grpclib"),
+        help="what serves gRPC where a test does not say so itself",
+    )
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _grpc_backend(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Serve gRPC with the back end that the command line asks for."""
+    backend = request.config.getoption("--grpc-backend")
+    if backend == "grpcio":
+        yield
+        return
+    # Imported here, see `server`.
+    from harness.grpc_backends import served_by
+
+    with served_by(backend):
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -19,6 +19,7 @@ import turnwire
 from harness.families import write_folder
 from turnwire_server.adapters.renderers.chat_template import ChatTemplateRenderer
 from turnwire_server.adapters.screens.rules import RuleScreen
+from turnwire_server.adapters.stores.sql import SqlResponseStore
 from turnwire_server.app import Server, StartFailure, make_services
 from turnwire_server.config import Config, load_config
 
@@ -27,6 +28,7 @@ SIM = {
     "grpc.address": "127.0.0.1:0",
     "models": [{"engine": "sim"}],
     "sealing.keys": ["A" * 43],
+    "database.url": "memory",
 }
 START_S = 60  # An interpreter and the vocabulary; the machine may be busy.
 
@@ -130,6 +132,42 @@ async def test_the_services_get_the_settings_of_the_configuration():
         async with turnwire.connect(server.grpc_url, api_key="secret", model="any") as session:
             async with asyncio.timeout(5):
                 assert (await session.run("Hello.")).output_text
+
+
+async def test_responses_are_in_a_database_in_the_data_directory_by_default(tmp_path):
+    options = {**SIM, "data_dir": str(tmp_path / "data")}
+    del options["database.url"]
+    config = load_config(environment={}, options=options)
+    async with started(config) as server:
+        async with turnwire.connect(server.http_url, model="sim") as session:
+            async with asyncio.timeout(10):
+                first = await session.run("Hello.")
+        assert isinstance(server.services.store, SqlResponseStore)
+    assert (tmp_path / "data" / "turnwire.db").is_file()
+    async with started(config) as server:
+        stored = await server.services.store.get(first.response.id, tenant="default")
+        assert stored is not None
+
+
+async def test_a_server_starts_in_spite_of_another_one_and_closes_its_database(tmp_path):
+    options = {**SIM, "data_dir": str(tmp_path), "database.url": f"sqlite:///{tmp_path}/a.db"}
+    config = load_config(environment={}, options=options)
+    async with started(config), started(config):
+        pass
+    # Nothing is open: the log is folded into the file when the last one closes it.
+    assert {path.name for path in tmp_path.glob("a.db*")} == {"a.db"}
+
+
+async def test_a_database_that_cannot_be_used_stops_the_start_without_its_password():
+    url = "postgresql://someone:hunter2@127.0.0.1:1/turnwire"
+    config = sim_config(**{"database.url": url})
+    server = Server(config, make_services(config))
+    with pytest.raises(StartFailure, match=r"PostgreSQL, turnwire at 127\.0\.0\.1") as failure:
+        async with asyncio.timeout(20):
+            await server.start()
+    assert "hunter2" not in str(failure.value)
+    with pytest.raises(StartFailure, match="database.url: it must begin with"):
+        make_services(sim_config(**{"database.url": "mysql://someone:hunter2@host/turnwire"}))
 
 
 async def test_a_model_may_be_one_that_is_not_steered():

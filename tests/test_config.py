@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from turnwire_server.adapters.database.settings import DatabaseSettings
 from turnwire_server.adapters.engines.openvino import OpenVinoSettings
 from turnwire_server.adapters.engines.sim import SimSettings
 from turnwire_server.adapters.renderers.harmony_settings import HarmonySettings
@@ -54,7 +55,9 @@ def test_without_any_source_everything_is_the_layers_own_default():
     loaded = load_config(environment={"XDG_CACHE_HOME": "/cache", "XDG_DATA_HOME": "/data"})
     expected = Config(
         models_directory=Path("/cache/turnwire/models"),
+        data_dir=Path("/data/turnwire"),
         sealing=SealingConfig(data_dir=Path("/data/turnwire")),
+        database=DatabaseSettings(url=None, default_file=Path("/data/turnwire/turnwire.db")),
     )
     assert loaded == expected
     assert str(loaded.http_address) == "127.0.0.1:8080"
@@ -388,9 +391,23 @@ def test_the_keys_of_items_reach_their_settings(written):
     assert (second.version, second.model) == ("2", "m")
 
 
+def test_a_database_is_named_by_its_url_and_switched_off_by_none_or_memory():
+    url = "postgresql://me:secret@host/turnwire"
+    environment = {"TURNWIRE_DATA_DIR": "/data", "TURNWIRE_DATABASE_URL": url}
+    loaded = load_config(environment=environment)
+    assert loaded.database.url == url
+    assert loaded.sealing.data_dir == Path("/data")
+    assert "secret" not in repr(loaded)
+    for nothing in ("", "memory"):
+        environment["TURNWIRE_DATABASE_URL"] = nothing
+        assert load_config(environment=environment).database.is_memory
+    default = load_config(environment={"TURNWIRE_DATA_DIR": "/data"}).database
+    assert (default.is_memory, default.default_file) == (False, Path("/data/turnwire.db"))
+
+
 def test_data_is_below_the_user_s_data_directory():
     loaded = load_config(environment={"XDG_DATA_HOME": "/share"})
-    assert loaded.sealing.data_dir == Path("/share/turnwire")
+    assert loaded.sealing.data_dir == loaded.data_dir == Path("/share/turnwire")
 
 
 @pytest.mark.parametrize(

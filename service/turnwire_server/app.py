@@ -1,27 +1,22 @@
-"""The application: parts put together from a configuration, started, and stopped in order."""
+"""The application: parts put together from a configuration, and started and stopped in order."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import importlib.util
 import logging
-import os
-import signal
-import sys
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-import grpc
 from aiohttp import web
 
 from turnwire_server.adapters.clock import SystemClock
+from turnwire_server.adapters.database.failure import DatabaseFailure
 from turnwire_server.adapters.engines.sim import SimEngine, SimSettings
 from turnwire_server.adapters.ledgers.memory import MemoryLedger
 from turnwire_server.adapters.metrics.prometheus import PrometheusMetrics
+from turnwire_server.adapters.metrics.summing import sum_expositions
 from turnwire_server.adapters.models import CATALOGUE, ModelFailure, find_model
 from turnwire_server.adapters.renderers.loading import RendererFailure, load_renderer
 from turnwire_server.adapters.renderers.sim_chatml import SimRenderer
@@ -33,6 +28,7 @@ from turnwire_server.adapters.sealing import (
     load_or_create_keys,
     parse_key,
 )
+from turnwire_server.adapters.stores.conversations import MemoryConversationStore
 from turnwire_server.adapters.stores.memory import MemoryResponseStore
 from turnwire_server.config import (
     Address,
@@ -42,18 +38,34 @@ from turnwire_server.config import (
     SealingConfig,
 )
 from turnwire_server.ports.clock import Clock
+from turnwire_server.ports.conversations import ConversationStore
 from turnwire_server.ports.engine import EngineFailure
+from turnwire_server.ports.ledger import Ledger, LedgerFailure
+from turnwire_server.ports.resource import Resource
 from turnwire_server.ports.screen import Screen
+from turnwire_server.ports.store import ResponseStore
 from turnwire_server.runtime.registry import ModelRegistry, ServedModel
-from turnwire_server.runtime.services import Services
-from turnwire_server.transports.grpc import make_grpc_server
+from turnwire_server.runtime.services import Services, random_id
+from turnwire_server.transports.grpc import (
+    BackendFailure,
+    GrpcServer,
+    listen,
+    make_grpc_server,
+)
 from turnwire_server.transports.http import make_web_app, make_web_runner
+from turnwire_server.transports.siblings import Siblings
+from turnwire_server.transports.tls import HTTP1, TlsFailure
 
-__all__ = ["Server", "StartFailure", "make_services", "run", "serve"]
+if TYPE_CHECKING:
+    from turnwire_server.adapters.database.engine import Database
+
+__all__ = ["Server", "StartFailure", "make_model", "make_services"]
 
 _log = logging.getLogger("turnwire.app")
 
 _KEY_FILE: Final = "sealing.keys"
+_INSTANCES: Final = "instances"
+"""Where the journals of running servers are, in the data directory."""
 _STOP_GRACE_S: Final = 5.0
 """How long the wires may take to say good-bye."""
 
@@ -103,29 +115,102 @@ def _sim_model(config: ModelConfig, clock: Clock) -> ServedModel:
     )
 
 
+def make_model(config: ModelConfig, models_directory: Path, clock: Clock) -> ServedModel:
+    """Make a model, whose engine is not started; blocks while its vocabulary is read.
+
+    Raises:
+        StartFailure: It cannot be used.
+    """
+    if config.engine == "sim":
+        return _sim_model(config, clock)
+    return _openvino_model(config, models_directory, clock)
+
+
 def make_services(config: Config, *, clock: Clock | None = None) -> Services:
     """Make the runtime of a configuration; blocks while vocabularies are read.
 
     Raises:
-        StartFailure: A model, the screen's rules or the sealing keys cannot be used.
+        StartFailure: A model, the database, the screen's rules or the sealing keys cannot be used.
     """
     clock = clock or SystemClock()
-    models = [
-        _sim_model(model, clock)
-        if model.engine == "sim"
-        else _openvino_model(model, config.models_directory, clock)
-        for model in config.models
-    ]
+    models = [make_model(model, config.models_directory, clock) for model in config.models]
+    stores, instance_id = _stores(config, clock), random_id("inst_")
     return Services(
         ModelRegistry(models, any_model=config.any_model),
-        store=MemoryResponseStore(config.store, wall=clock.wall),
-        ledger=MemoryLedger(),
+        store=stores.responses,
+        conversations=stores.conversations,
+        resources=stores.resources,
+        ledger=_ledger(config, stores.database, instance_id, clock),
         clock=clock,
         settings=config.runtime,
         screen=_screen(config.screen),
         metrics=PrometheusMetrics() if config.http.metrics else None,
+        instance_id=instance_id,
         sealer=_sealer(config.sealing),
     )
+
+
+class _Stores(NamedTuple):
+    """Where responses and conversations are kept."""
+
+    responses: ResponseStore
+    conversations: ConversationStore
+    database: Database | None = None
+    """The database; it is among the resources."""
+    resources: tuple[Resource, ...] = ()
+
+
+def _stores(config: Config, clock: Clock) -> _Stores:
+    """Make the stores that the configuration asks for; nothing is opened yet."""
+    if config.database.is_memory:
+        responses = MemoryResponseStore(config.store, wall=clock.wall)
+        return _Stores(responses, MemoryConversationStore(config.store.max_bytes))
+    try:
+        # Imported here: they take a while, and a server without a database needs none of it.
+        from turnwire_server.adapters.database.engine import Database
+        from turnwire_server.adapters.stores.segments import SegmentBook
+        from turnwire_server.adapters.stores.sql import SqlResponseStore
+        from turnwire_server.adapters.stores.sql_conversations import SqlConversationStore
+        from turnwire_server.adapters.stores.sql_maintenance import StoreMaintenance
+    except ModuleNotFoundError as error:
+        raise StartFailure(
+            f"The database needs {error.name}, which is not installed. Install it with: "
+            "pip install 'turnwire[server]', or keep nothing: TURNWIRE_DATABASE_URL=memory"
+        ) from None
+    try:
+        database = Database(config.database)
+    except DatabaseFailure as failure:
+        raise StartFailure(str(failure)) from None
+    book = SegmentBook()
+    store = SqlResponseStore(database, clock, book)
+    return _Stores(
+        store,
+        SqlConversationStore(database, book),
+        database,
+        (database, StoreMaintenance(database, store, clock)),
+    )
+
+
+def _ledger(config: Config, database: Database | None, instance_id: str, clock: Clock) -> Ledger:
+    """Make the ledger; without a database it lives and dies with the process."""
+    if database is None:
+        if config.usage.export_file is not None or config.usage.webhook_url is not None:
+            raise StartFailure("usage: an export needs a database (database.url).")
+        return MemoryLedger()
+    # Imported here, like the stores.
+    from turnwire_server.adapters.ledgers.making import make_ledger
+
+    try:
+        return make_ledger(
+            database,
+            directory=config.data_dir / _INSTANCES,
+            instance_id=instance_id,
+            clock=clock,
+            settings=config.usage,
+            prices=config.prices,
+        )
+    except LedgerFailure as failure:
+        raise StartFailure(str(failure)) from None
 
 
 def _screen(config: ScreenConfig) -> Screen | None:
@@ -152,6 +237,14 @@ def _sealer(config: SealingConfig) -> RingSealer:
         ) from None
 
 
+def _siblings(config: Config, services: Services) -> Siblings | None:
+    """Return the server's workers when this process is one of them."""
+    place = config.worker
+    if place is None:
+        return None
+    return Siblings(services, place.directory, place.number, add=sum_expositions)
+
+
 class Server:
     """The services and the wires in front of them."""
 
@@ -159,8 +252,11 @@ class Server:
         """Put the wires in front of `services`; call it inside the running loop."""
         self.services = services
         self._config = config
-        self._runner = make_web_runner(make_web_app(services, config.http), config.http)
-        self._grpc: grpc.aio.Server | None = None
+        self._siblings = _siblings(config, services)
+        exposition = None if self._siblings is None else self._siblings.exposition
+        app = make_web_app(services, config.http, exposition=exposition)
+        self._runner = make_web_runner(app, config.http)
+        self._grpc: GrpcServer | None = None
         self.http_address = config.http_address
         """Where HTTP and WebSocket are served; the real port once started."""
         self.grpc_address = config.grpc_address
@@ -169,30 +265,42 @@ class Server:
     @property
     def http_url(self) -> str:
         """Base URL of HTTP, the `base_url` of the official SDKs."""
-        return f"http://{self.http_address}/v1"
+        return f"http{self._s}://{self.http_address}/v1"
 
     @property
     def websocket_url(self) -> str:
         """URL of the WebSocket."""
-        return f"ws://{self.http_address}/v1/responses"
+        return f"ws{self._s}://{self.http_address}/v1/responses"
 
     @property
     def grpc_url(self) -> str:
         """Target of gRPC, as the Python client takes it."""
-        return f"grpc://{self.grpc_address}"
+        return f"grpc{self._s}://{self.grpc_address}"
+
+    @property
+    def _s(self) -> str:
+        """What schemes end with: all of them say the same way that there is TLS."""
+        return "" if self._config.tls is None else "s"
 
     async def start(self) -> None:
         """Serve HTTP, start the engines, serve gRPC; until the engines run, `/readyz` says so.
 
+        One of several workers serves nothing before its engines run: the others do.
+
         Raises:
-            StartFailure: A port is taken, or an engine cannot start; nothing is left running.
+            StartFailure: A port is taken, or the database or an engine cannot be used; nothing is
+                left running.
         """
         try:
-            await self._serve_http()
+            if self._siblings is None:
+                await self._serve_http()
             await self.services.start()
+            if self._siblings is not None:
+                await self._serve_siblings(self._siblings)
+                await self._serve_http()
             # Last: grpcio's threads are in the way of starting an engine's process, and say so.
             await self._serve_grpc()
-        except EngineFailure as failure:
+        except (DatabaseFailure, EngineFailure, LedgerFailure) as failure:
             await self.close()
             raise StartFailure(str(failure)) from None
         except BaseException:
@@ -201,25 +309,53 @@ class Server:
 
     async def _serve_http(self) -> None:
         await self._runner.setup()
-        address = self._config.http_address
+        address, tls = self._config.http_address, self._config.tls
         try:
-            await web.TCPSite(self._runner, address.host, address.port).start()
+            context = None if tls is None else tls.context(HTTP1)
+        except TlsFailure as failure:
+            raise StartFailure(str(failure)) from None
+        try:
+            await web.TCPSite(
+                self._runner,
+                address.host,
+                address.port,
+                ssl_context=context,
+                reuse_port=True if self._config.worker else None,
+            ).start()
         except OSError as error:
             reason = error.strerror or "the address cannot be used"
             raise StartFailure(f"HTTP cannot listen on {address}: {reason}.") from None
         self.http_address = Address(address.host, int(self._runner.addresses[0][1]))
 
+    async def _serve_siblings(self, siblings: Siblings) -> None:
+        try:
+            await siblings.start()
+        except OSError as error:
+            reason = error.strerror or "its name is too long"
+            raise StartFailure(f"The workers' directory cannot be used: {reason}.") from None
+
     async def _serve_grpc(self) -> None:
         address = self._config.grpc_address
-        self._grpc = make_grpc_server(self.services, self._config.grpc)
         try:
-            port = self._grpc.add_insecure_port(str(address))
+            self._grpc = make_grpc_server(self.services, self._config.grpc)
+            port = listen(self._grpc, str(address), self._config.tls)
+        except (BackendFailure, TlsFailure) as failure:
+            raise StartFailure(str(failure)) from None
         except RuntimeError:
             raise StartFailure(
                 f"gRPC cannot listen on {address}: it is in use or not an address of this machine."
             ) from None
         await self._grpc.start()
         self.grpc_address = Address(address.host, port)
+
+    async def drain(self, grace_s: float, hurry: asyncio.Event) -> None:
+        """Take no new work, say so, and let what runs finish; `close` must follow.
+
+        Args:
+            grace_s: For how long, in seconds.
+            hurry: Ends the wait when set.
+        """
+        await self.services.drain(grace_s, hurry)
 
     async def close(self) -> None:
         """Stop in order: no new work, end every connection, then the wires and the engines."""
@@ -228,100 +364,11 @@ class Server:
         try:
             await self.services.close()
             await self._runner.cleanup()
+            if self._siblings is not None:
+                await self._siblings.close()
         finally:
             await stopping
 
     async def _stop_grpc(self) -> None:
         if self._grpc is not None:
             await self._grpc.stop(_STOP_GRACE_S)
-
-
-async def serve(
-    config: Config,
-    *,
-    on_ready: Callable[[Server], None],
-    stop: asyncio.Event | None = None,
-) -> None:
-    """Serve until SIGTERM, SIGINT or `stop`.
-
-    Args:
-        config: What to serve.
-        on_ready: Called once the server takes work.
-        stop: Ends the server when set.
-
-    Raises:
-        StartFailure: It cannot start.
-    """
-    stop = stop or asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        with suppress(NotImplementedError):  # Windows: Ctrl-C arrives as KeyboardInterrupt
-            loop.add_signal_handler(number, stop.set)
-    services = await asyncio.to_thread(make_services, config)
-    server = Server(config, services)
-    await _start_or_stop(server, stop)
-    if not stop.is_set():
-        # What was made until now lives as long as the process: no collection looks at it again.
-        gc.collect()
-        gc.freeze()
-        on_ready(server)
-        await stop.wait()
-    _log.info("stopping connections=%d", services.connection_count)
-    await server.close()
-    _log.info("stopped")
-
-
-async def _start_or_stop(server: Server, stop: asyncio.Event) -> None:
-    """Start, unless `stop` is set first."""
-    starting = asyncio.ensure_future(server.start())
-    stopped = asyncio.ensure_future(stop.wait())
-    try:
-        await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        stopped.cancel()
-        if not starting.done():
-            starting.cancel()
-        outcomes = await asyncio.gather(starting, stopped, return_exceptions=True)
-    if isinstance(outcomes[0], StartFailure):
-        raise outcomes[0]
-    if starting.done() and not starting.cancelled():
-        starting.result()
-
-
-def run(
-    config: Config, *, on_ready: Callable[[Server], None], until_stdin_closes: bool = False
-) -> None:
-    """Serve in this process, on uvloop where it is installed.
-
-    Args:
-        config: What to serve.
-        on_ready: Called once the server takes work.
-        until_stdin_closes: Also stop at the end of the standard input, so that a server that was
-            started by another program does not outlive it.
-
-    Raises:
-        StartFailure: It cannot start.
-    """
-
-    async def main() -> None:
-        stop = asyncio.Event()
-        if until_stdin_closes:
-            asyncio.get_running_loop().add_reader(sys.stdin.fileno(), _read_stdin, stop)
-        await serve(config, on_ready=on_ready, stop=stop)
-
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(main())
-
-
-def _read_stdin(stop: asyncio.Event) -> None:
-    if not os.read(sys.stdin.fileno(), 4096):
-        asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
-        stop.set()
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    if importlib.util.find_spec("uvloop") is None:
-        return None
-    import uvloop
-
-    return uvloop.new_event_loop

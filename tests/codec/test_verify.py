@@ -65,3 +65,35 @@ def test_json_of_every_size_passes() -> None:
     long = '{"enum":["' + "x" * 10_000 + '"]}'
 
     verify(ResponseCreate(tools=[broken("{}"), broken(long)], metadata={"a": "{"}, model="{"))
+
+
+def many(*, last: str = "{}", seventh: str = "{}", count: int = 12) -> ResponseCreate:
+    """Return a create with tools that differ where nothing but reading all of them tells."""
+    tools = [broken(f'{{"number":{index}}}') for index in range(count)]
+    tools[7], tools[-1] = broken(seventh), broken(last)
+    return ResponseCreate(tools=tools)
+
+
+def test_one_broken_tool_is_found_among_many_that_were_checked_before() -> None:
+    for _ in range(3):
+        verify(many())
+    for _ in range(2):
+        with pytest.raises(DecodeError) as caught:
+            verify(many(seventh="{"))
+        assert caught.value.path == "tools[7].parameters"
+    verify(many())
+
+
+def test_many_tools_are_remembered_within_bounds() -> None:
+    for index in range(200):
+        verify(many(last=f'{{"other":{index}}}'))
+    verify(many(seventh='{"long":"' + "x" * 300_000 + '"}'))
+    with pytest.raises(DecodeError):
+        verify(many(last="{"))
+
+
+def test_tools_that_were_checked_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    long = '"' + "x" * 10_000 + '"'  # too long to be remembered by itself
+    verify(many(seventh=long))
+    monkeypatch.setattr("orjson.loads", lambda _: pytest.fail("read"))
+    verify(many(seventh=long))

@@ -41,7 +41,10 @@ class MemoryWire:
         self.sent: list[ClientEvent] = []
         self.aborted = False
         self.closed = False
-        self._script = script
+        self.pings = 0
+        self.is_alive = True
+        self.is_stuck = False
+        self.script = script
         self._inbox: asyncio.Queue[Arrival | TurnwireError] = asyncio.Queue()
         self._someone_sent = asyncio.Event()
 
@@ -56,11 +59,13 @@ class MemoryWire:
         return (0, 0)
 
     async def send(self, event: ClientEvent) -> int:
-        """Keep the event, and answer it by the script."""
+        """Keep the event, and answer it by the script; never return when the wire is stuck."""
+        while self.is_stuck:
+            await asyncio.sleep(3600)
         self.sent.append(event)
         self._someone_sent.set()
-        if self._script is not None:
-            self.push(*self._script(event))
+        if self.script is not None:
+            self.push(*self.script(event))
         return event.ByteSize()
 
     async def receive(self) -> Sequence[Arrival]:
@@ -69,6 +74,12 @@ class MemoryWire:
         if isinstance(arrival, TurnwireError):
             raise arrival
         return [arrival]
+
+    async def ping(self) -> None:
+        """Answer as the test says: at once, or never."""
+        self.pings += 1
+        while not self.is_alive:
+            await asyncio.sleep(3600)
 
     async def close(self) -> None:
         """Note it."""

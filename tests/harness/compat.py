@@ -7,34 +7,36 @@ import json
 import os
 import platform
 import shutil
+import socket
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 __all__ = [
+    "ROOT",
     "SCENARIOS",
     "Client",
     "Row",
     "Target",
     "clean_environment",
+    "free_port",
     "installed",
     "node_path",
     "run",
     "serving_process",
 ]
 
-Row = Callable[[str, str, str], None]
-"""Names the table's row of a test: client, version, transport."""
-
 ROOT = Path(__file__).parents[2]
 SCENARIOS = ROOT / "tests/compat/scenarios"
 INSTALL_TIMEOUT_S = 600
 RUN_TIMEOUT_S = 240
+PATIENCE = 4
+"""How much longer a run may take on a model that computes."""
 OLDEST_NODE = 22
 
 
@@ -59,8 +61,36 @@ class Target:
 
     base_url: str
     grpc: str
-    expects_tool: bool = True
-    """Whether its model is sure to call a tool when it is offered one."""
+    model: str = "simulated"
+    """What runs: the name of a small model, or `simulated`."""
+
+    @property
+    def expects_tool(self) -> bool:
+        """Whether its model is sure to call a tool when it is offered one."""
+        return self.model == "simulated"
+
+    @property
+    def timeout_s(self) -> float:
+        """Most seconds that a client's run may take."""
+        return RUN_TIMEOUT_S if self.expects_tool else RUN_TIMEOUT_S * PATIENCE
+
+
+@dataclass(slots=True)
+class Row:
+    """The line of the table that a test is for: what it is, and what was done."""
+
+    cells: list[str] = field(default_factory=list)
+    """Client, version, transport, then everything that it did. Plain: reports are sent around."""
+
+    def __call__(self, client: str, version: str, transport: str) -> None:
+        """Name the line."""
+        self.cells[:] = [client, version, transport]
+
+    def read(self, output: str) -> None:
+        """Take from what a scenario printed what it did: its lines `ok WHAT: …`."""
+        said = [line[3:] for line in output.splitlines() if line.startswith("ok ")]
+        assert said, f"it did nothing\n{output[-2000:]}"
+        self.cells += [line.partition(":")[0].strip().replace("_", " ") for line in said]
 
 
 def installed(name: str) -> Client:
@@ -92,7 +122,13 @@ def node_path() -> Path:
     return client.directory / f"node_modules/node-{_node_platform()}/bin/node"
 
 
-def run(command: Sequence[str | Path], *, directory: Path, **environment: str) -> str:
+def run(
+    command: Sequence[str | Path],
+    *,
+    directory: Path,
+    timeout_s: float = RUN_TIMEOUT_S,
+    **environment: str,
+) -> str:
     """Run a command to its end and return what it printed.
 
     Raises:
@@ -101,12 +137,12 @@ def run(command: Sequence[str | Path], *, directory: Path, **environment: str) -
     done = subprocess.run(
         list(map(str, command)),
         cwd=directory,
-        env={**clean_environment(), **environment},
+        env={**clean_environment(), "PWD": str(directory), **environment},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=RUN_TIMEOUT_S,
+        timeout=timeout_s,
         check=False,
     )
     assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout[-6000:]}"
@@ -137,13 +173,22 @@ def serving_process(*arguments: str) -> Iterator[Target]:
                 assert process.stderr is not None
                 raise AssertionError(f"no server\n{process.stderr.read()[-2000:]}")
             ready: dict[str, Any] = json.loads(line)
-            yield Target(ready["http"], ready["grpc"], "sim" in arguments)
+            model = "simulated" if "sim" in arguments else str(ready["models"][0])
+            yield Target(ready["http"], ready["grpc"], model)
         finally:
             process.stdin.close()
             try:
                 process.wait(timeout=10)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that was free just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def _packages(recipe: dict[str, Any]) -> list[str]:

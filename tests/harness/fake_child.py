@@ -37,9 +37,10 @@ def _serve(channel: socket.socket, how: str) -> None:
             case 6:  # CANCELLED_KEYS
                 send("steps", [(key, cancelled, "stop", 0)])
             case 7:  # OPTIONS
-                most = options["max_tokens"]
-                seed = options["seed"] or 0
-                send("steps", [(key, [most, seed, int(options["temperature"] * 10)], "stop", 0)])
+                temperature = int(options["temperature"] * 10)
+                penalty = int(options["repetition_penalty"] * 10)
+                said = [options["max_tokens"], options["seed"] or 0, temperature, penalty]
+                send("steps", [(key, [*said, int(options["loop_stop"])], "stop", 0)])
             case _:  # HANG
                 pass
 

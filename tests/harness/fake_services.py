@@ -105,6 +105,8 @@ class FakeConnection:
         self.sink = sink
         self.received: list[tuple[ClientEvent, int]] = []
         self.rejected: list[dict[str, Any]] = []
+        self.was_lost: Callable[[], bool] | None = None
+        """What the transport says of a client that is gone."""
         self.is_half_closed = False
         self.disconnected = asyncio.Event()
         self.started = asyncio.Event()
@@ -117,6 +119,11 @@ class FakeConnection:
     @property
     def is_crowded(self) -> bool:
         """Never: a fake keeps all that it sends."""
+        return False
+
+    @property
+    def is_resumable(self) -> bool:
+        """Never: a fake has no session."""
         return False
 
     async def calm(self) -> None:
@@ -147,6 +154,7 @@ class FakeConnection:
 
     def half_close(self) -> None:
         self.is_half_closed = True
+        self._services.something_happened.set()
         if not self._services.hold_after_half_close:
             self.end(Ending("finished"))
 
@@ -154,6 +162,12 @@ class FakeConnection:
         self.disconnected.set()
         self._services.something_happened.set()
         self.end(Ending("disconnected"))
+
+    def vanish(self) -> None:
+        self.disconnect()
+
+    def lose(self) -> None:
+        self.disconnect()
 
     async def run(self) -> Ending:
         self.started.set()
@@ -200,7 +214,9 @@ class FakeServices:
         return Rejection(ERROR_REASON_INVALID_API_KEY, "The key is missing or wrong.")
 
     def connect(self, sink: Sink, **arguments: Any) -> FakeConnection:
+        was_lost = arguments.pop("was_lost", None)
         connection = FakeConnection(self, sink, arguments)
+        connection.was_lost = was_lost
         self.connections.append(connection)
         self.something_happened.set()
         return connection

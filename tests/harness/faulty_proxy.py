@@ -132,7 +132,7 @@ class _HttpProxy:
         headers = {
             name: value
             for name, value in request.headers.items()
-            if name.lower() in ("authorization", "content-type", "accept")
+            if name.lower() in ("authorization", "content-type", "accept", "idempotency-key")
         }
         url = self._origin + request.path_qs
         async with self._upstream.request(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from turnwire.v1 import client_event_pb2, server_event_pb2
 from turnwire_server.runtime.connection import Connection, Ending, KeepaliveMode
-from turnwire_server.runtime.services import Services
+from turnwire_server.runtime.services import DEFAULT_TENANT, Services
 from turnwire_server.session.events import Delta, Outgoing
 
 __all__ = ["MemoryPeer", "MemorySink", "delta_message"]
@@ -65,10 +65,15 @@ class MemoryPeer:
         *,
         is_persistent: bool = True,
         keepalive: KeepaliveMode | None = None,
+        tenant: str = DEFAULT_TENANT,
     ) -> None:
         self.sink = MemorySink()
         self.connection: Connection = services.connect(
-            self.sink, wire="memory", keepalive=keepalive, persistent=is_persistent
+            self.sink,
+            wire="memory",
+            tenant=tenant,
+            keepalive=keepalive,
+            persistent=is_persistent,
         )
         self._run = asyncio.create_task(self.connection.run())
 

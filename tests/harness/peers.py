@@ -18,12 +18,13 @@ import orjson
 
 from harness.checker import StreamChecker
 from harness.memory import MemoryPeer
+from harness.tcp_proxy import TcpProxy
 from turnwire import _codec
 from turnwire.v1 import error_pb2, session_pb2_grpc
 from turnwire.v1.client_event_pb2 import ClientEvent
 from turnwire.v1.server_event_pb2 import ServerEvent, SessionError
 from turnwire_server.runtime.connection import KeepaliveMode
-from turnwire_server.runtime.services import Services
+from turnwire_server.runtime.services import DEFAULT_TENANT, Services
 
 __all__ = [
     "ClosedError",
@@ -35,6 +36,7 @@ __all__ = [
     "Wire",
     "create_of",
     "ends_turn",
+    "lane_of",
     "message_of",
 ]
 
@@ -74,6 +76,8 @@ class Peer(ABC):
     """A client of one connection."""
 
     wire: Wire
+    proxy: TcpProxy | None = None
+    """The relay that it goes through, if any."""
 
     def __init__(self) -> None:
         self.checker = StreamChecker()
@@ -154,6 +158,10 @@ class Peer(ABC):
     async def disconnect(self) -> None:
         """Go away without a word."""
 
+    async def lose(self) -> None:
+        """Lose the connection: neither side is told anything."""
+        await self.disconnect()
+
     @abstractmethod
     async def half_close(self) -> None:
         """Say that nothing more will be sent, where the wire can."""
@@ -197,9 +205,15 @@ class MemoryWirePeer(Peer):
 
     wire: Wire = "memory"
 
-    def __init__(self, services: Services, *, keepalive: KeepaliveMode | None = None) -> None:
+    def __init__(
+        self,
+        services: Services,
+        *,
+        keepalive: KeepaliveMode | None = None,
+        tenant: str = DEFAULT_TENANT,
+    ) -> None:
         super().__init__()
-        self.inner = MemoryPeer(services, keepalive=keepalive)
+        self.inner = MemoryPeer(services, keepalive=keepalive, tenant=tenant)
 
     async def _send(self, event: ClientEvent | Json) -> None:
         await self.inner.send(message_of(event))
@@ -224,6 +238,9 @@ class MemoryWirePeer(Peer):
     async def disconnect(self) -> None:
         self.inner.disconnect()
 
+    async def lose(self) -> None:
+        self.inner.connection.lose()
+
     async def half_close(self) -> None:
         self.inner.half_close()
 
@@ -237,11 +254,29 @@ class GrpcPeer(Peer):
 
     wire: Wire = "grpc"
 
-    def __init__(self, target: str) -> None:
+    def __init__(
+        self,
+        target: str,
+        *,
+        proxy: TcpProxy | None = None,
+        metadata: tuple[tuple[str, str], ...] = (),
+        timeout_s: float | None = None,
+    ) -> None:
+        """Make a peer.
+
+        Args:
+            target: The server.
+            proxy: A relay in front of it, through which the peer goes, to lose the connection.
+            metadata: Of the call.
+            timeout_s: Its deadline.
+        """
         super().__init__()
-        self._channel = grpc.aio.insecure_channel(target)
+        self.proxy = proxy
+        options = () if proxy is None else (("grpc.use_local_subchannel_pool", 1),)
+        target = target if proxy is None else f"127.0.0.1:{proxy.port}"
+        self._channel = grpc.aio.insecure_channel(target, options=options)
         stub = session_pb2_grpc.SessionServiceStub(self._channel)
-        self.call: Any = stub.Connect()
+        self.call: Any = stub.Connect(metadata=metadata, timeout=timeout_s)
         self.frames: list[int] = []
         """How many events each frame had."""
         self._arrived: list[ServerEvent] = []
@@ -268,6 +303,10 @@ class GrpcPeer(Peer):
     async def disconnect(self) -> None:
         self.call.cancel()
 
+    async def lose(self) -> None:
+        assert self.proxy is not None, "only through a relay can a call be lost"
+        self.proxy.cut()
+
     async def half_close(self) -> None:
         await self.call.done_writing()
 
@@ -281,16 +320,23 @@ class WebSocketPeer(Peer):
 
     wire: Wire = "websocket"
 
-    def __init__(self, url: str, *, keepalive: KeepaliveMode | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        keepalive: KeepaliveMode | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__()
         self._url = url if keepalive is None else f"{url}?keepalive={keepalive}"
+        self._headers = headers
         self._http = aiohttp.ClientSession()
         self._socket: aiohttp.ClientWebSocketResponse[bool] | None = None
         self.raw: list[Any] = []
         """Every event as JSON."""
 
     async def open(self) -> None:
-        self._socket = await self._http.ws_connect(self._url, max_msg_size=0)
+        self._socket = await self._http.ws_connect(self._url, max_msg_size=0, headers=self._headers)
 
     @property
     def socket(self) -> aiohttp.ClientWebSocketResponse[bool]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from harness.grpc_backends import on_backend
 from turnwire_server.adapters.clock import SystemClock
 from turnwire_server.adapters.engines.sim import ScriptHook, SimEngine, SimSettings
 from turnwire_server.adapters.ledgers.memory import MemoryLedger
@@ -16,6 +17,7 @@ from turnwire_server.adapters.stores.memory import MemoryResponseStore, MemorySt
 from turnwire_server.ports.engine import Engine
 from turnwire_server.ports.metrics import Metrics
 from turnwire_server.ports.screen import Screen
+from turnwire_server.ports.store import ResponseStore
 from turnwire_server.runtime.registry import ModelRegistry, ServedModel
 from turnwire_server.runtime.services import Services
 from turnwire_server.runtime.settings import RuntimeSettings
@@ -71,6 +73,7 @@ def make_sim_services(
     any_model: bool = False,
     screen: Screen | None = None,
     metrics: Metrics | None = None,
+    store: ResponseStore | None = None,
 ) -> Services:
     """Return services on the simulated engine, not started.
 
@@ -82,6 +85,7 @@ def make_sim_services(
         any_model: Whether the first answers to every name.
         screen: The safety screen.
         metrics: Counts.
+        store: Where responses are kept; a memory of its own when None.
     """
     clock = SystemClock()
     engine: Engine = SimEngine(sim or SimSettings(), clock, script=script)
@@ -89,7 +93,7 @@ def make_sim_services(
     served = [ServedModel(name, engine, renderer, clock.wall()) for name in models]
     return Services(
         ModelRegistry(served, any_model=any_model),
-        store=MemoryResponseStore(MemoryStoreSettings(), wall=clock.wall),
+        store=store or MemoryResponseStore(MemoryStoreSettings(), wall=clock.wall),
         ledger=MemoryLedger(),
         clock=clock,
         settings=runtime or RuntimeSettings(),
@@ -109,6 +113,7 @@ async def running_server(
     models: Sequence[str] = ("sim",),
     any_model: bool = False,
     screen: Screen | None = None,
+    store: ResponseStore | None = None,
 ) -> AsyncIterator[RunningServer]:
     """Run a server on the simulated engine; see `make_sim_services` for the arguments."""
     services = make_sim_services(
@@ -118,6 +123,7 @@ async def running_server(
         models=models,
         any_model=any_model,
         screen=screen,
+        store=store,
     )
     async with serving(services, http=http, grpc=grpc) as server:
         yield server
@@ -129,7 +135,7 @@ async def serving(
 ) -> AsyncIterator[RunningServer]:
     """Start `services` and put all wires in front of them; close everything in the end."""
     http = http or HttpSettings(shutdown_timeout_s=1.0)
-    grpc_server = make_grpc_server(services, grpc or GrpcSettings())
+    grpc_server = make_grpc_server(services, on_backend(grpc))
     runner = make_web_runner(make_web_app(services, http), http)
     await services.start()
     try:

@@ -151,8 +151,12 @@ def given(*items: Item) -> Input:
 class SessionDriver:
     """Feeds a session and pulls after each step, as the runtime does."""
 
-    def __init__(self, settings: SessionSettings | None = None) -> None:
-        self.session = Session(settings or SessionSettings(), new_id=new_ids())
+    def __init__(
+        self, settings: SessionSettings | None = None, *, resume_grace_s: float = 0.0
+    ) -> None:
+        self.session = Session(
+            settings or SessionSettings(), new_id=new_ids(), resume_grace_s=resume_grace_s
+        )
         self.events: list[ServerEvent] = []
         """All events so far; `take_events` empties it."""
         self.started: list[Turn] = []
@@ -202,20 +206,22 @@ class SessionDriver:
         turn.begin(takes_steers=takes_steers)
         return turn
 
-    def finish(self, turn: Turn, **fields: Any) -> None:
-        """End a turn well: it becomes its lane's newest response."""
+    def finish(self, turn: Turn, *, answer: ServerEvent | None = None, **fields: Any) -> None:
+        """End a turn well, by `answer`: it becomes its lane's newest response."""
         outcome = CachedResponse(
             response_id=turn.response_id, conversation=EMPTY, lane=turn.lane, **fields
         )
-        self.end(turn, outcome)
+        self.end(turn, outcome, answer)
 
     def fail(self, turn: Turn) -> None:
         """End a turn badly."""
         self.end(turn, None)
 
-    def end(self, turn: Turn, outcome: CachedResponse | None) -> None:
+    def end(
+        self, turn: Turn, outcome: CachedResponse | None, answer: ServerEvent | None = None
+    ) -> None:
         """End a turn."""
-        self.session.end_turn(turn, outcome)
+        self.session.end_turn(turn, outcome, answer)
         self.pull()
 
     def pull(self) -> None:

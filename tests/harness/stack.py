@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from harness.held_engine import HeldEngine
 from harness.peers import GrpcPeer, HttpPeer, MemoryWirePeer, Peer, WebSocketPeer, Wire
 from harness.server import RunningServer, serving
+from harness.tcp_proxy import tcp_proxy
 from turnwire_server.adapters.clock import SystemClock
 from turnwire_server.adapters.engines.sim import ScriptHook, SimEngine, SimSettings
 from turnwire_server.adapters.ledgers.memory import MemoryLedger
@@ -23,6 +24,8 @@ from turnwire_server.runtime.connection import KeepaliveMode
 from turnwire_server.runtime.registry import ModelRegistry, ServedModel
 from turnwire_server.runtime.services import Services
 from turnwire_server.runtime.settings import RuntimeSettings
+from turnwire_server.transports.grpc import GrpcSettings
+from turnwire_server.transports.http import HttpSettings
 
 __all__ = ["MODEL", "Parts", "Stack", "running_stack"]
 
@@ -38,16 +41,23 @@ class Parts:
     script: ScriptHook | None = None
     screen: Screen | None = None
     store: ResponseStore | None = None
+    database: str = ""
+    """URL of the database that keeps responses and conversations; in memory without one."""
     ledger: Ledger | None = None
     sealer: Sealer | None = None
     clock: Clock = field(default_factory=SystemClock)
+    http: HttpSettings | None = None
+    grpc: GrpcSettings | None = None
 
 
 class Stack:
     """Services, and peers that are closed with them."""
 
-    def __init__(self, services: Services, engine: HeldEngine, exits: AsyncExitStack) -> None:
+    def __init__(
+        self, services: Services, engine: HeldEngine, exits: AsyncExitStack, parts: Parts
+    ) -> None:
         """Stand before `services`; what is opened later is put on `exits`."""
+        self._parts = parts
         self.services = services
         self.engine = engine
         self._exits = exits
@@ -70,18 +80,44 @@ class Stack:
         if wire == "memory":
             peer = MemoryWirePeer(self.services, keepalive=keepalive)
         else:
-            if self._server is None:
-                self._server = await self._exits.enter_async_context(serving(self.services))
+            server = await self._serving()
             match wire:
                 case "grpc":
-                    peer = GrpcPeer(self._server.grpc_target)
+                    peer = GrpcPeer(server.grpc_target)
                 case "websocket":
-                    peer = WebSocketPeer(self._server.websocket_url, keepalive=keepalive)
+                    peer = WebSocketPeer(server.websocket_url, keepalive=keepalive)
                 case "http":
-                    peer = HttpPeer(self._server.http_url)
+                    peer = HttpPeer(server.http_url)
+        return await self._opened(peer)
+
+    async def losable(self, wire: Wire) -> Peer:
+        """Return a new peer of a persistent wire whose connection can be lost without a word."""
+        if wire == "memory":
+            return await self.connect(wire)
+        server = await self._serving()
+        port = server.grpc_port if wire == "grpc" else server.http_port
+        proxy = await self._exits.enter_async_context(tcp_proxy(port))
+        if wire == "grpc":
+            return await self._opened(GrpcPeer(server.grpc_target, proxy=proxy))
+        peer = WebSocketPeer(f"ws://127.0.0.1:{proxy.port}/v1/responses")
+        peer.proxy = proxy
+        return await self._opened(peer)
+
+    async def with_deadline(self, timeout_s: float) -> Peer:
+        """Return a new gRPC peer whose call may last so long."""
+        server = await self._serving()
+        return await self._opened(GrpcPeer(server.grpc_target, timeout_s=timeout_s))
+
+    async def _opened(self, peer: Peer) -> Peer:
         self._exits.push_async_callback(peer.close)
         await peer.open()
         return peer
+
+    async def _serving(self) -> RunningServer:
+        if self._server is None:
+            wires = serving(self.services, http=self._parts.http, grpc=self._parts.grpc)
+            self._server = await self._exits.enter_async_context(wires)
+        return self._server
 
 
 @asynccontextmanager
@@ -90,18 +126,27 @@ async def running_stack(parts: Parts | None = None) -> AsyncIterator[Stack]:
     parts = parts or Parts()
     clock = parts.clock
     engine = HeldEngine(SimEngine(parts.sim, clock, script=parts.script))
-    services = Services(
-        ModelRegistry([ServedModel(MODEL, engine, SimRenderer(), clock.wall())]),
-        store=parts.store or MemoryResponseStore(MemoryStoreSettings(), wall=clock.wall),
-        ledger=parts.ledger or MemoryLedger(),
-        clock=clock,
-        settings=parts.settings,
-        screen=parts.screen,
-        sealer=parts.sealer,
-    )
-    await services.start()
-    try:
-        async with AsyncExitStack() as exits:
-            yield Stack(services, engine, exits)
-    finally:
-        await services.close()
+    async with AsyncExitStack() as bases:
+        store, conversations = parts.store, None
+        if parts.database:
+            # Imported here: most tests need no database.
+            from harness.stores import sql_stores
+
+            stores = await bases.enter_async_context(sql_stores(parts.database, clock))
+            store, conversations = store or stores.responses, stores.conversations
+        services = Services(
+            ModelRegistry([ServedModel(MODEL, engine, SimRenderer(), clock.wall())]),
+            store=store or MemoryResponseStore(MemoryStoreSettings(), wall=clock.wall),
+            conversations=conversations,
+            ledger=parts.ledger or MemoryLedger(),
+            clock=clock,
+            settings=parts.settings,
+            screen=parts.screen,
+            sealer=parts.sealer,
+        )
+        await services.start()
+        try:
+            async with AsyncExitStack() as exits:
+                yield Stack(services, engine, exits, parts)
+        finally:
+            await services.close()

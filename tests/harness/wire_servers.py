@@ -10,6 +10,7 @@ import grpc
 from aiohttp import web
 
 from harness.fake_services import FakeServices, FakeUnaryApi
+from harness.grpc_backends import on_backend
 from turnwire_server.transports.grpc import GrpcSettings, make_grpc_server
 from turnwire_server.transports.http import HttpSettings, make_web_app, make_web_runner
 
@@ -27,7 +28,7 @@ async def grpc_port(
 ) -> AsyncIterator[int]:
     """Serve gRPC; stopping cuts the calls that are left."""
     server = make_grpc_server(
-        cast(Any, services), settings or GrpcSettings(), unary=cast(Any, unary or FakeUnaryApi())
+        cast(Any, services), on_backend(settings), unary=cast(Any, unary or FakeUnaryApi())
     )
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

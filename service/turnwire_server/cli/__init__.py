@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from turnwire_server.cli import chat, conformance, demo, models, serve
+from turnwire_server.cli import bench, chat, conformance, db, demo, models, serve, usage
 from turnwire_server.cli.failure import CommandFailure
 
 __all__ = ["main"]
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="turnwire", description=_DESCRIPTION)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (serve, chat, models, demo, conformance):
+    for command in (serve, chat, models, demo, conformance, usage, db, bench):
         command.add_parser(commands)
     options = parser.parse_args(arguments)
     try:

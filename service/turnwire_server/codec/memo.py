@@ -25,6 +25,7 @@ class ToolsMemo:
         self._max_bytes = max_bytes
         self._bytes = 0
         self._decoded: OrderedDict[bytes, bytes] = OrderedDict()
+        self._seen_again: set[bytes] = set()
 
     def __len__(self) -> int:
         return len(self._decoded)
@@ -41,6 +42,13 @@ class ToolsMemo:
             self._decoded.move_to_end(key)
         return decoded
 
+    def is_second(self, key: bytes) -> bool:
+        """Return whether known tools have come for the second time; True once for each."""
+        if key in self._seen_again:
+            return False
+        self._seen_again.add(key)
+        return True
+
     def put(self, key: bytes, decoded: bytes) -> None:
         """Remember what tools became. They were not known before."""
         if len(decoded) > self._max_bytes:
@@ -48,5 +56,6 @@ class ToolsMemo:
         self._decoded[key] = decoded
         self._bytes += len(decoded)
         while len(self._decoded) > self._max_entries or self._bytes > self._max_bytes:
-            _, forgotten = self._decoded.popitem(last=False)
+            key, forgotten = self._decoded.popitem(last=False)
+            self._seen_again.discard(key)
             self._bytes -= len(forgotten)

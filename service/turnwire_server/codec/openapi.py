@@ -40,6 +40,20 @@ _PAGE = [
     )
 ]
 """Which part of a list is wanted."""
+_FROM_WHERE = [
+    {"name": name, "in": "query", "required": False, "schema": schema}
+    for name, schema in (
+        ("stream", {"type": "boolean"}),
+        ("starting_after", {"type": "integer", "minimum": 0}),
+    )
+]
+"""Whether events are wanted, and behind which."""
+_KEY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string", "pattern": "^[!-~]{1,255}$"},
+}
 
 
 def openapi() -> dict[str, Any]:
@@ -68,7 +82,10 @@ def openapi() -> dict[str, Any]:
     paths: dict[str, Any] = {
         "/v1/responses": {
             "post": _operation(
-                "Run a turn.", answer(response_pb2.Response, streams=True), requestBody=create
+                "Run a turn.",
+                answer(response_pb2.Response, streams=True),
+                requestBody=create,
+                parameters=[_KEY],
             ),
             "get": _operation(
                 "Upgrade to a WebSocket: one JSON object per text frame, both ways.",
@@ -81,7 +98,11 @@ def openapi() -> dict[str, Any]:
         },
         "/v1/responses/{response_id}": {
             "parameters": [_RESPONSE_ID],
-            "get": _operation("Return a stored response.", one_response),
+            "get": _operation(
+                "Return a stored response, or its events.",
+                answer(response_pb2.Response, streams=True),
+                parameters=_FROM_WHERE,
+            ),
             "delete": _operation(
                 "Forget a stored response.", answer(responses_service_pb2.DeleteResult)
             ),

@@ -29,6 +29,7 @@ from turnwire.v1.responses_service_pb2 import CompactRequest
 from turnwire_server.codec import shapes
 from turnwire_server.codec.faults import Fault, fault_of_codec, fault_of_shape
 from turnwire_server.codec.memo import ToolsMemo
+from turnwire_server.codec.tools_text import STAND_IN, ToolsText
 
 __all__ = [
     "RequestDecoder",
@@ -67,6 +68,7 @@ class RequestDecoder:
             memo: Memory of tools; a new one when None.
         """
         self._memo = ToolsMemo() if memo is None else memo
+        self._texts = ToolsText()
 
     def client_event(self, data: bytes | str) -> ClientEvent | Fault:
         """Decode the JSON of a client event.
@@ -78,7 +80,7 @@ class RequestDecoder:
             The event, or the first fault. The fault names the event's id and lane if they could
             be read.
         """
-        value = _load(data)
+        value, tools = self._read(data)
         if isinstance(value, Fault):
             return value
         event_id, stream_id = text_of(value, "event_id"), text_of(value, "stream_id")
@@ -100,17 +102,32 @@ class RequestDecoder:
         if shape is shapes.ResponseCreateEvent:
             if isinstance(value.get("response"), dict) and value.get("model") is None:
                 return Fault("missing_required_parameter", _NESTED, "model", event_id, stream_id)
-            return self._with_tools(shape, ClientEvent, value, event_id, stream_id)
+            return self._with_tools(shape, ClientEvent, value, event_id, stream_id, data, tools)
         return _decode(shape, ClientEvent, value, event_id, stream_id)
 
     def create(self, data: bytes | str) -> ResponseCreate | Fault:
         """Decode the JSON body of `POST /v1/responses` or `/v1/responses/input_tokens`."""
-        value = _load(data)
+        value, tools = self._read(data)
         if isinstance(value, Fault):
             return value
         if value.get("stream_id") is not None:
             return Fault("unsupported_parameter", _FLAT_EVENT, "stream_id")
-        return self._with_tools(shapes.ResponseCreate, ResponseCreate, value, None, None)
+        shape = shapes.ResponseCreate
+        return self._with_tools(shape, ResponseCreate, value, None, None, data, tools)
+
+    def _read(self, data: bytes | str) -> tuple[dict[str, Any] | Fault, bytes | None]:
+        """Return the JSON object, and what its tools became if their text is known.
+
+        Known tools are not in the object any more, `STAND_IN` is.
+        """
+        text = _text(data)
+        if text is not None and (cut := self._texts.cut(text)) is not None:
+            rest, decoded = cut
+            value = _load(rest)
+            # Anything else is read as it came: what was cut out were not the tools.
+            if isinstance(value, dict) and value.get("tools") == STAND_IN:
+                return value, decoded
+        return _load(data), None
 
     def _with_tools(
         self,
@@ -119,6 +136,8 @@ class RequestDecoder:
         value: dict[str, Any],
         event_id: str | None,
         stream_id: str | None,
+        data: bytes | str,
+        decoded: bytes | None,
     ) -> AnyMessage | Fault:
         """Decode a create: its tools by memory, the rest anew.
 
@@ -132,21 +151,11 @@ class RequestDecoder:
         tools = value.get("tools")
         if not tools:
             return _decode(shape, message_type, value, event_id, stream_id)
-        try:
-            key = self._memo.key(orjson.dumps(tools))
-        except orjson.JSONEncodeError:
-            problem = "Invalid 'tools': they are nested too deep."
-            return Fault("invalid_json", problem, "tools", event_id, stream_id)
-        decoded = self._memo.get(key)
         if decoded is None:
-            try:
-                shapes.ToolList.model_validate(tools)
-                decoded = parse(ResponseCreate, {"tools": tools}).SerializeToString()
-            except ValidationError as error:
-                return fault_of_shape(error, event_id, stream_id, below="tools")
-            except DecodeError as error:
-                return fault_of_codec(error, event_id, stream_id)
-            self._memo.put(key, decoded)
+            decoded_or_fault = self._tools(tools, data, event_id, stream_id)
+            if isinstance(decoded_or_fault, Fault):
+                return decoded_or_fault
+            decoded = decoded_or_fault
         rest = {name: content for name, content in value.items() if name != "tools"}
         message = _decode(shape, message_type, rest, event_id, stream_id)
         if isinstance(message, ClientEvent):
@@ -154,6 +163,44 @@ class RequestDecoder:
         elif isinstance(message, ResponseCreate):
             message.MergeFromString(decoded)
         return message
+
+    def _tools(
+        self, tools: Any, data: bytes | str, event_id: str | None, stream_id: str | None
+    ) -> bytes | Fault:
+        """Decode tools to a serialized `ResponseCreate`, or remember what they became.
+
+        The text of tools that come for the second time is worth remembering too.
+        """
+        try:
+            key = self._memo.key(orjson.dumps(tools))
+        except orjson.JSONEncodeError:
+            problem = "Invalid 'tools': they are nested too deep."
+            return Fault("invalid_json", problem, "tools", event_id, stream_id)
+        decoded = self._memo.get(key)
+        if decoded is not None:
+            text = _text(data)
+            if text is not None and self._memo.is_second(key):
+                self._texts.learn(text, tools, decoded)
+            return decoded
+        try:
+            shapes.ToolList.model_validate(tools)
+            decoded = parse(ResponseCreate, {"tools": tools}).SerializeToString()
+        except ValidationError as error:
+            return fault_of_shape(error, event_id, stream_id, below="tools")
+        except DecodeError as error:
+            return fault_of_codec(error, event_id, stream_id)
+        self._memo.put(key, decoded)
+        return decoded
+
+
+def _text(data: bytes | str) -> str | None:
+    """Return the text of a request, None when it is not UTF-8."""
+    if isinstance(data, str):
+        return data
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _body_decoder(

@@ -18,6 +18,7 @@ from turnwire_server.config.settings import (
     RendererName,
     ScreenConfig,
     SealingConfig,
+    WorkerPlace,
 )
 
 __all__ = [
@@ -30,5 +31,6 @@ __all__ = [
     "RendererName",
     "ScreenConfig",
     "SealingConfig",
+    "WorkerPlace",
     "load_config",
 ]

@@ -8,16 +8,20 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Final, NamedTuple, get_args, get_type_hints
 
+from turnwire_server.adapters.database.settings import DatabaseSettings
 from turnwire_server.adapters.engines.openvino import OpenVinoSettings
 from turnwire_server.adapters.engines.sim import SimSettings
 from turnwire_server.adapters.engines.sim_agent import AgentSettings
+from turnwire_server.adapters.ledgers.settings import UsageSettings
 from turnwire_server.adapters.renderers.harmony_settings import HarmonySettings
 from turnwire_server.adapters.renderers.template_settings import ChatTemplateSettings
 from turnwire_server.adapters.stores.memory import MemoryStoreSettings
 from turnwire_server.config.settings import Address, EngineName, RendererName
 from turnwire_server.runtime.settings import (
+    BackgroundSettings,
     CompactionSettings,
     CompatSettings,
+    IdempotencySettings,
     OutboxSettings,
     RuntimeSettings,
 )
@@ -52,9 +56,13 @@ SECTIONS: Final[Mapping[str, tuple[type, ...]]] = {
     "runtime": (RuntimeSettings,),
     "session": (SessionSettings,),
     "outbox": (OutboxSettings,),
+    "background": (BackgroundSettings,),
+    "idempotency": (IdempotencySettings,),
     "compaction": (CompactionSettings,),
     "compat": (CompatSettings,),
     "store": (MemoryStoreSettings,),
+    "database": (DatabaseSettings,),
+    "usage": (UsageSettings,),
 }
 EXTRA_KEYS: Final[Mapping[str, Mapping[str, Key]]] = {
     "http": {"address": Key(Address)},
@@ -63,9 +71,17 @@ EXTRA_KEYS: Final[Mapping[str, Mapping[str, Key]]] = {
     "auth": {"keys": Key(tuple[str, ...])},
     "screen": {"rules": Key(Path)},
     "sealing": {"keys": Key(tuple[str, ...]), "data_dir": Key(Path)},
+    "tls": {"certificate": Key(Path), "key": Key(Path)},
 }
-TOP_KEYS: Final = {"any_model": Key(bool), "models_directory": Key(Path)}
-_NO_KEYS: Final = frozenset({"auth_keys", "model_path", "prompts", "restart_delays_s"})
+TOP_KEYS: Final = {
+    "any_model": Key(bool),
+    "data_dir": Key(Path),
+    "models_directory": Key(Path),
+    "workers": Key(int),
+}
+_NO_KEYS: Final = frozenset(
+    {"auth_keys", "default_file", "model_path", "prompts", "restart_delays_s"}
+)
 """Fields that another key sets, or none."""
 ENGINE_SETTINGS: Final[Mapping[EngineName, tuple[type, ...]]] = {
     "sim": (SimSettings, AgentSettings),
@@ -78,15 +94,21 @@ RENDERER_SETTINGS: Final[Mapping[RendererName, type]] = {
 _MAY_BE_ZERO: Final = frozenset(
     {
         "age_grace_s",
+        "cache_bytes",
+        "drain_grace_s",
         "fast_window_s",
         "fastest_window_s",
+        "max_answer_bytes",
+        "max_detached_sessions",
         "max_event_ids",
         "max_named_lanes",
         "max_ping_strikes",
         "max_queued",
         "max_warm_ups",
         "quiet_s",
+        "resume_grace_s",
         "tool_rounds",
+        "verify_s",
     }
 )
 """Numbers that may be 0; so may those whose default it is."""

@@ -8,6 +8,8 @@ from dataclasses import MISSING
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from turnwire_server.adapters.database.settings import DATABASE_FILE, DatabaseSettings
+from turnwire_server.adapters.ledgers.settings import UsageSettings
 from turnwire_server.adapters.stores.memory import MemoryStoreSettings
 from turnwire_server.config.environment import (
     cache_directory,
@@ -23,11 +25,15 @@ from turnwire_server.config.settings import (
     ScreenConfig,
     SealingConfig,
 )
+from turnwire_server.config.usage import check_usage, read_prices
 from turnwire_server.config.values import Text, converted
+from turnwire_server.ports.prices import PriceList
 from turnwire_server.runtime.prompts import StoredPrompt, read_prompts
 from turnwire_server.runtime.settings import (
+    BackgroundSettings,
     CompactionSettings,
     CompatSettings,
+    IdempotencySettings,
     OutboxSettings,
     RuntimeSettings,
 )
@@ -35,6 +41,7 @@ from turnwire_server.session.settings import SessionSettings
 from turnwire_server.transports.grpc import GrpcSettings
 from turnwire_server.transports.http import HttpSettings
 from turnwire_server.transports.http_origin import is_origin
+from turnwire_server.transports.tls import TlsFiles
 from turnwire_server.transports.websocket import WebSocketSettings
 
 __all__ = ["load_config"]
@@ -81,6 +88,7 @@ class _Reader:
         self._origins: dict[str, str] = {}
         self._models: tuple[ModelConfig, ...] | None = None
         self._prompts: tuple[StoredPrompt, ...] = ()
+        self._prices = PriceList()
         self._file: Path | None = None
 
     # Sources.
@@ -103,10 +111,15 @@ class _Reader:
                     self._prompts = read_prompts(value)
                 except ValueError as error:
                     raise ConfigFailure(f"{path}: {error}.") from None
+            elif key == "prices":
+                try:
+                    self._prices = read_prices(value)
+                except ValueError as error:
+                    raise ConfigFailure(f"{path}: {error}.") from None
             elif key in TOP_KEYS:
                 self._put(key, value, str(path))
             elif key not in {*SECTIONS, *EXTRA_KEYS}:
-                known = sorted({*SECTIONS, *EXTRA_KEYS, *TOP_KEYS, "models", "prompts"})
+                known = sorted({*SECTIONS, *EXTRA_KEYS, *TOP_KEYS, "models", "prices", "prompts"})
                 raise ConfigFailure(f"{path}: {key}: unknown key; known are {', '.join(known)}.")
             elif not isinstance(value, dict):
                 raise ConfigFailure(f"{path}: {key}: a table is needed.")
@@ -150,12 +163,15 @@ class _Reader:
             RuntimeSettings,
             session=self._settings("session", SessionSettings),
             outbox=self._settings("outbox", OutboxSettings),
+            background=self._settings("background", BackgroundSettings),
+            idempotency=self._settings("idempotency", IdempotencySettings),
             compaction=self._settings("compaction", CompactionSettings),
             compat=self._settings("compat", CompatSettings),
             prompts=self._prompts,
             auth_keys=_usable_keys(keys, self._origins.get("auth.keys", "")),
         )
         plain = Config()
+        data_dir = self._value("data_dir", default=data_directory)
         config = Config(
             models=plain.models if self._models is None else self._models,
             any_model=self._value("any_model", default=plain.any_model),
@@ -163,19 +179,33 @@ class _Reader:
             grpc_address=self._value("grpc.address", default=plain.grpc_address),
             http=self._settings("http", HttpSettings, websocket=websocket if is_enabled else None),
             grpc=self._settings("grpc", GrpcSettings),
+            tls=self._tls(),
             runtime=runtime,
             store=self._settings("store", MemoryStoreSettings),
+            database=self._settings(
+                "database",
+                DatabaseSettings,
+                url=self._value("database.url", default=None),
+                default_file=data_dir / DATABASE_FILE,
+            ),
+            data_dir=data_dir,
             sealing=SealingConfig(
                 keys=self._value("sealing.keys", default=()),
-                data_dir=self._value("sealing.data_dir", default=data_directory),
+                data_dir=self._value("sealing.data_dir", default=data_dir),
             ),
             screen=ScreenConfig(rules=self._path("screen.rules")),
+            usage=self._settings(
+                "usage", UsageSettings, export_file=self._path("usage.export_file")
+            ),
+            prices=self._prices,
             models_directory=self._value("models_directory", default=models_directory),
+            workers=self._value("workers", default=plain.workers),
         )
         for origin in config.http.allowed_origins:
             if not is_origin(origin):
                 problem = f"SCHEME://HOST or SCHEME://HOST:PORT is needed, not {origin[:80]!r}"
                 raise self._failure("http.allowed_origins", problem)
+        check_usage(config.usage, self._failure)
         _check_exposure(config)
         return config
 
@@ -204,6 +234,15 @@ class _Reader:
             return converted(self._values[key], known[name], name)
         except ValueError as error:
             raise self._failure(key, str(error)) from None
+
+    def _tls(self) -> TlsFiles | None:
+        certificate, key = self._path("tls.certificate"), self._path("tls.key")
+        if certificate is None and key is None:
+            return None
+        if certificate is None or key is None:
+            there, missing = ("key", "certificate") if key else ("certificate", "key")
+            raise self._failure(f"tls.{there}", f"tls.{missing} is needed too")
+        return TlsFiles(certificate, key)
 
     def _path(self, key: str) -> Path | None:
         """Return a path; one of the file is relative to the file's folder."""

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal, get_args
 
+from turnwire_server.adapters.database.settings import DatabaseSettings
 from turnwire_server.adapters.engines.openvino import OpenVinoSettings
 from turnwire_server.adapters.engines.sim import SimSettings
+from turnwire_server.adapters.ledgers.settings import UsageSettings
 from turnwire_server.adapters.renderers.harmony_settings import HarmonySettings
 from turnwire_server.adapters.renderers.template_settings import ChatTemplateSettings
 from turnwire_server.adapters.stores.memory import MemoryStoreSettings
 from turnwire_server.config.environment import cache_directory, data_directory
+from turnwire_server.ports.prices import PriceList
 from turnwire_server.runtime.settings import RuntimeSettings
 from turnwire_server.transports.grpc import GrpcSettings
 from turnwire_server.transports.http import HttpSettings
+from turnwire_server.transports.tls import TlsFiles
 
 __all__ = [
     "DEFAULT_MODEL",
@@ -29,6 +33,7 @@ __all__ = [
     "RendererName",
     "ScreenConfig",
     "SealingConfig",
+    "WorkerPlace",
 ]
 
 EngineName = Literal["sim", "openvino"]
@@ -118,6 +123,16 @@ class ScreenConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerPlace:
+    """Which of a server's workers a process is."""
+
+    directory: Path
+    """Where the workers find each other; private to the server."""
+    number: int
+    """From 0 on; a worker that was started again has the same."""
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """Everything that can be configured, composed of each layer's settings."""
 
@@ -132,9 +147,26 @@ class Config:
     grpc_address: Address = Address("127.0.0.1", 50051)
     http: HttpSettings = field(default_factory=HttpSettings)
     grpc: GrpcSettings = field(default_factory=GrpcSettings)
+    tls: TlsFiles | None = None
+    """The certificate of both listeners; None for no TLS."""
     runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
     store: MemoryStoreSettings = field(default_factory=MemoryStoreSettings)
+    database: DatabaseSettings = field(default_factory=lambda: DatabaseSettings("memory"))
+    """The database; `load_config` takes a file in the data directory where none is named."""
     sealing: SealingConfig = field(default_factory=SealingConfig)
     screen: ScreenConfig = field(default_factory=ScreenConfig)
+    usage: UsageSettings = field(default_factory=UsageSettings)
+    prices: PriceList = field(default_factory=PriceList)
+    """What tokens cost."""
+    data_dir: Path = field(default_factory=data_directory)
+    """Where the server keeps what is its own."""
     models_directory: Path = field(default_factory=cache_directory)
     """Where `turnwire models pull` puts models."""
+    workers: int = 1
+    """How many processes serve on the same ports."""
+    worker: WorkerPlace | None = None
+    """Which of them this one is; None for one that is alone, and for their parent."""
+
+    def of_worker(self, place: WorkerPlace) -> Config:
+        """Return the configuration of one of the workers."""
+        return replace(self, worker=place, grpc=replace(self.grpc, reuse_port=True))

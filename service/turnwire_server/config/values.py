@@ -13,7 +13,7 @@ from turnwire_server.config.settings import Address
 __all__ = ["Text", "converted"]
 
 _MOST: Final = 2**31 - 1
-_MOST_OF: Final = {"max_bytes": 2**53, "audit_rate": 1}
+_MOST_OF: Final = {"cache_bytes": 2**53, "max_bytes": 2**53, "audit_rate": 1, "workers": 256}
 """The same for keys that have a bound of their own."""
 
 

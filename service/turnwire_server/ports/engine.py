@@ -23,9 +23,10 @@ __all__ = [
     "TurnOutline",
 ]
 
-FinishReason = Literal["stop", "length", "cancelled", "overrun"]
-"""Why a generation ended: an end-of-turn token or the constraint's end; `max_tokens` or the
-context is full; cancelled by us; more than `max_pending_tokens` waited unread."""
+FinishReason = Literal["stop", "repeated", "length", "cancelled", "overrun"]
+"""Why a generation ended: an end-of-turn token or the constraint's end; the model went in circles
+and the engine made an end of it; `max_tokens` or the context is full; cancelled by us; more than
+`max_pending_tokens` waited unread."""
 
 ConstraintKind = Literal["json_schema", "json_object", "regex", "lark", "ebnf"]
 
@@ -143,6 +144,8 @@ class EngineInfo:
     """Kinds of constraint it enforces."""
     sampling: frozenset[str] = ALL_SAMPLING
     """Names of the fields of `Sampling` that it follows, beside `max_tokens`."""
+    images: bool = False
+    """Whether messages and tool outputs may hold images; its renderer must take them too."""
     simulated: bool = False
     """True when no model runs."""
 

@@ -6,7 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
-__all__ = ["AuditOutcome", "CountsRestarts", "Exposition", "Levels", "Metrics", "TurnFacts"]
+__all__ = [
+    "AuditOutcome",
+    "CountsRestarts",
+    "CountsUsage",
+    "ExportLevels",
+    "Exposition",
+    "Levels",
+    "Metrics",
+    "TurnFacts",
+    "UsageLevels",
+]
 
 AuditOutcome = Literal["same", "mismatch", "exempt", "skipped", "failed"]
 """`exempt`: the renderer does not promise what an audit checks; `skipped`: too many waited;
@@ -35,6 +45,37 @@ class TurnFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class ExportLevels:
+    """How the export of usage records to one sink goes."""
+
+    sink: str
+    backlog: int
+    """Records that wait, as it was counted last; those that were given up are among them."""
+    delivered: int
+    """Records that were delivered since the start."""
+    failures: int
+    """Attempts that failed since the start."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsageLevels:
+    """How the usage ledger is."""
+
+    open: int
+    """Records of responses that run."""
+    settled: int
+    """Records of responses that are over, on their way into the database."""
+    closed: Mapping[str, int]
+    """Status -> records closed since the start, `interrupted` of dead processes among them."""
+    journal_failures: int
+    """Lines that could not be written to the journal since the start."""
+    table_failures: int
+    """Times that the database did not take records since the start."""
+    exports: Mapping[str, ExportLevels]
+    """Sink -> how its export goes."""
+
+
+@dataclass(frozen=True, slots=True)
 class Levels:
     """What is read off the server when its metrics are asked for."""
 
@@ -48,6 +89,12 @@ class Levels:
     """Reason -> stored responses that were forgotten since the start."""
     restarts: Mapping[str, int]
     """Model -> how often its engine was started again."""
+    detached: int = 0
+    """Sessions that have lost their connection and wait for another one."""
+    tasks: int = 0
+    """Tasks of the event loop: what is left of connections that are gone would show here."""
+    usage: UsageLevels | None = None
+    """The ledger, None for one that does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,4 +128,13 @@ class CountsRestarts(Protocol):
     @property
     def restarts(self) -> int:
         """How often it was."""
+        ...
+
+
+@runtime_checkable
+class CountsUsage(Protocol):
+    """A ledger that knows how it is."""
+
+    def usage_levels(self) -> UsageLevels:
+        """Return that."""
         ...

@@ -22,7 +22,13 @@ from turnwire_server.adapters.engines.openvino import (
 )
 from turnwire_server.adapters.engines.openvino_files import model_problem
 from turnwire_server.adapters.renderers.gguf import read_gguf
-from turnwire_server.ports.engine import EngineFailure, EngineRequest, EngineStep, Sampling
+from turnwire_server.ports.engine import (
+    Constraint,
+    EngineFailure,
+    EngineRequest,
+    EngineStep,
+    Sampling,
+)
 from turnwire_server.session.tokens import TokenIds
 
 WEIGHTS = [("token_embd.weight", "Q8_0", (64, 128)), ("output_norm.weight", "F32", (64,))]
@@ -121,10 +127,21 @@ async def test_a_prompt_that_fills_the_context_ends_by_length_at_once(engine):
 
 async def test_settings_reach_the_child(engine):
     sampling = Sampling(max_tokens=3, temperature=0.7, seed=11)
-    assert await ids_of(engine.generate(request(OPTIONS, sampling=sampling))) == [3, 11, 7]
-    assert await ids_of(engine.generate(request(OPTIONS))) == [16, 0, 0]
+    assert await ids_of(engine.generate(request(OPTIONS, sampling=sampling))) == [3, 11, 7, 10, 1]
+    assert await ids_of(engine.generate(request(OPTIONS))) == [16, 0, 0, 10, 1]
     warm = request(OPTIONS, sampling=Sampling(max_tokens=0), prefill_only=True)
     assert (await ids_of(engine.generate(warm)))[0] == 1
+
+
+async def test_circles_are_looked_for_where_an_answer_may_end_anywhere(make_engine):
+    engine = make_engine(repetition_penalty=1.1)
+    await engine.start()
+    free, held = request(OPTIONS), request(OPTIONS, constraint=Constraint("json_object", ""))
+    assert (await ids_of(engine.generate(free)))[3:] == [11, 1]
+    assert (await ids_of(engine.generate(held)))[3:] == [11, 0]
+    engine = make_engine(loop_stop=False)
+    await engine.start()
+    assert (await ids_of(engine.generate(free)))[3:] == [10, 0]
 
 
 async def test_a_cancel_ends_the_generation_and_reaches_the_child(engine):

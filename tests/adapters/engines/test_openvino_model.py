@@ -217,6 +217,20 @@ async def test_a_cancel_in_decode_stops_and_keeps_what_was_ready(engine, rendere
     assert after[-1].finish == "length"
 
 
+async def test_a_model_that_goes_in_circles_is_stopped(engine, renderer):
+    prompt = TokenIds(renderer._tokenizer.encode("Hello, hello, hello, hello, hello,"))
+    # Without an end of its own a model of this size always comes to that.
+    endless = EngineRequest("resp_1", prompt, Sampling(max_tokens=2000))
+    steps = await steps_of(engine.generate(endless))
+    assert steps[-1].finish == "repeated"
+    said = joined(steps)
+    assert 128 <= len(said) < 2000
+    assert any(said[-96 - period : -period] == said[-96:] for period in range(1, 257))
+    # Nothing is left of it that would hold up the next one.
+    following = await steps_of(engine.generate(request(renderer, prompt, most=4)))
+    assert following[-1].finish == "length"
+
+
 async def test_a_forced_call_is_valid_for_its_tool(engine, renderer):
     wanted = RenderRequest(
         [user("What is the weather in Zürich for the next 3 days?")],

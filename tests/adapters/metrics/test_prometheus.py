@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from turnwire_server.adapters.metrics.prometheus import PrometheusMetrics
-from turnwire_server.ports.metrics import Levels, TurnFacts
+from turnwire_server.ports.metrics import ExportLevels, Levels, TurnFacts, UsageLevels
 
 NOTHING = Levels(connections={}, running=0, queued=0, dropped={}, restarts={})
 
@@ -89,8 +91,10 @@ def test_levels_are_those_of_the_moment():
         queued=3,
         dropped={"evicted": 4, "expired": 5},
         restarts={"m": 6},
+        tasks=7,
     )
     found = samples(metrics, levels)
+    assert found["turnwire_tasks",] == 7
     assert found["turnwire_connections", "grpc"] == 2
     assert found["turnwire_turns_running",] == 1
     assert found["turnwire_creates_queued",] == 3
@@ -104,3 +108,20 @@ def test_two_servers_of_one_process_count_apart():
     one, other = PrometheusMetrics(), PrometheusMetrics()
     one.turn_ended(facts())
     assert ("turnwire_turns_total", "m", "completed", "grpc") not in samples(other)
+
+
+def test_usage_is_shown_where_a_ledger_tells_of_it():
+    metrics = PrometheusMetrics()
+    assert not any(name.startswith("turnwire_usage") for name, *_ in samples(metrics))
+    exports = {"webhook": ExportLevels("webhook", 3, 4, 5)}
+    usage = UsageLevels(1, 2, {"completed": 6, "interrupted": 7}, 8, 9, exports)
+    found = samples(metrics, replace(NOTHING, usage=usage))
+    assert found["turnwire_usage_open_records",] == 1
+    assert found["turnwire_usage_settled_records",] == 2
+    assert found["turnwire_usage_closed_records_total", "completed"] == 6
+    assert found["turnwire_usage_closed_records_total", "interrupted"] == 7
+    assert found["turnwire_usage_write_failures_total", "journal"] == 8
+    assert found["turnwire_usage_write_failures_total", "database"] == 9
+    assert found["turnwire_usage_export_backlog", "webhook"] == 3
+    assert found["turnwire_usage_exported_records_total", "webhook"] == 4
+    assert found["turnwire_usage_export_failures_total", "webhook"] == 5

@@ -300,12 +300,39 @@ def test_sealed_reasoning_is_skipped() -> None:
     assert render([message("user", "a"), sealed]).prompt == render([message("user", "a")]).prompt
 
 
-def test_what_is_not_text_is_refused_by_its_type() -> None:
-    image = content_pb2.ContentPart(input_image=content_pb2.InputImage(image_url="data:,secret"))
-    parts = content_pb2.Content(parts=content_pb2.ContentPartList(parts=[image]))
-    bad = item_pb2.Item(message=item_pb2.MessageItem(role="user", content=parts))
-    with pytest.raises(RenderFailure, match=r"^parts of type input_image cannot be rendered$"):
-        render([bad])
+def _of(*parts: content_pb2.ContentPart) -> item_pb2.Item:
+    content = content_pb2.Content(parts=content_pb2.ContentPartList(parts=parts))
+    return item_pb2.Item(message=item_pb2.MessageItem(role="user", content=content))
+
+
+def _image(url: str) -> content_pb2.ContentPart:
+    return content_pb2.ContentPart(input_image=content_pb2.InputImage(image_url=url))
+
+
+def test_an_image_is_a_note_of_what_it_is_whatever_its_size() -> None:
+    small = "data:image/gif;base64,R0lGODlhAQACAIAAAP///wAAACwAAAAAAQACAAACAkQBADs="
+    large = small + "A" * 100_000
+    text = "[image: GIF, 1 x 2 pixels, "
+    for url in (small, large):
+        rendered = render([_of(_image(url))])
+        assert text in show(rendered)
+        assert len(rendered.prompt.ids) < 50
+    call = item_pb2.FunctionCallOutputItem(
+        call_id="call_1", output=_of(_image(small)).message.content
+    )
+    assert text in show(render([item_pb2.Item(function_call_output=call)]))
+
+
+def test_other_images_are_other_prompts() -> None:
+    one, other = (_of(_image(f"https://example.com/{name}.png")) for name in "ab")
+    assert render([one]).prompt == render([one]).prompt
+    assert render([one]).prompt != render([other]).prompt
+
+
+def test_what_is_neither_text_nor_an_image_is_refused_by_its_type() -> None:
+    file = content_pb2.ContentPart(input_file=content_pb2.InputFile(file_data="data:,secret"))
+    with pytest.raises(RenderFailure, match=r"^parts of type input_file cannot be rendered$"):
+        render([_of(file)])
     with pytest.raises(RenderFailure, match=r"^items of type compaction cannot be rendered$"):
         render([item_pb2.Item(compaction=item_pb2.CompactionItem(encrypted_content="x"))])
     with pytest.raises(RenderFailure, match=r"^a message has a role"):

@@ -13,9 +13,10 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from turnwire.v1 import item_pb2
+from turnwire.v1 import content_pb2, item_pb2
 from turnwire_server.adapters.renderers.call_members import forced_call_schema
 from turnwire_server.adapters.renderers.detokenizer import Detokenizer
+from turnwire_server.adapters.renderers.image_facts import image_facts
 from turnwire_server.adapters.renderers.item_text import content_text, part_text
 from turnwire_server.adapters.renderers.reasoning_count import ReasoningCount
 from turnwire_server.adapters.renderers.sim_tokens import IM_END, SimTokens, sim_tokens
@@ -272,7 +273,7 @@ class SimRenderer:
                 role = item.message.role
                 if role not in _ROLES:
                     raise RenderFailure("a message has a role that the model does not know")
-                self._write_turn(role, content_text(item.message.content), out, is_open=is_open)
+                self._write_turn(role, _shown_text(item.message.content), out, is_open=is_open)
                 return False
             case "function_call":
                 call = item.function_call
@@ -283,12 +284,11 @@ class SimRenderer:
                 member = f'"input": {json.dumps(custom.input, ensure_ascii=False)}'
                 body = self._call_body(custom.namespace, custom.name, member)
             case "function_call_output":
-                self._write_output(
-                    content_text(item.function_call_output.output), out, is_open=is_open
-                )
+                text = _shown_text(item.function_call_output.output)
+                self._write_output(text, out, is_open=is_open)
                 return False
             case "custom_tool_call_output":
-                text = content_text(item.custom_tool_call_output.output)
+                text = _shown_text(item.custom_tool_call_output.output)
                 self._write_output(text, out, is_open=is_open)
                 return False
             case "reasoning":
@@ -329,6 +329,18 @@ class SimRenderer:
             return []
         template = self._tokens.encode_template
         return [*template(THINK_OPEN), *self._tokens.encode(text), *template(THINK_CLOSE)]
+
+
+def _shown_text(content: content_pb2.Content) -> str:
+    """Return the text of what a client gave; in the place of an image, what is known of it."""
+    if content.WhichOneof("value") != "parts":
+        return content.text
+    return "".join(
+        str(image_facts(part.input_image.image_url))
+        if part.WhichOneof("part") == "input_image"
+        else part_text(part)
+        for part in content.parts.parts
+    )
 
 
 def _tool_line(tool: ToolSpec) -> str:

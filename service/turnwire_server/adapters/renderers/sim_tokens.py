@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
 from typing import Final
 
 from turnwire_server.adapters.renderers.vocabulary import Vocabulary, o200k_base
@@ -45,9 +46,10 @@ class SimTokens:
     def __init__(self, vocabulary: Vocabulary) -> None:
         """Add the markers to `vocabulary`."""
         self.vocabulary = vocabulary
-        self._marker_bytes = {token: text.encode() for text, token in MARKERS.items()}
-        # Borders of turns have no text: they say where an output ends, not what is in it.
-        self._marker_bytes[IM_START] = self._marker_bytes[IM_END] = b""
+        known = _KnownBytes(vocabulary)
+        self.token_bytes: Callable[[int], bytes] = known.__getitem__
+        """Returns the bytes of an id, b"" for a border of a turn and for an unknown id. It is the
+        dictionary's own look-up, because it is called for every token."""
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of untrusted `text`: markers in it are plain text."""
@@ -64,10 +66,21 @@ class SimTokens:
                 ids.append(marker)
         return ids
 
-    def token_bytes(self, token: int) -> bytes:
-        """Return the bytes of an id, b"" for a border of a turn and for an unknown id."""
-        marker = self._marker_bytes.get(token)
-        return self.vocabulary.token_bytes(token) if marker is None else marker
+
+class _KnownBytes(dict[int, bytes]):
+    """The bytes of ids; those of ordinary ids are looked up when they come first."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        super().__init__((token, text.encode()) for text, token in MARKERS.items())
+        # Borders of turns have no text: they say where an output ends, not what is in it.
+        self[IM_START] = self[IM_END] = b""
+        self._vocabulary = vocabulary
+
+    def __missing__(self, token: int) -> bytes:
+        found = self._vocabulary.token_bytes(token)
+        if found:  # unknown ids are without number
+            self[token] = found
+        return found
 
 
 @functools.cache

@@ -9,11 +9,16 @@ markup, without its markers when it is an object.
 from __future__ import annotations
 
 import enum
-import re
 from collections.abc import Sequence
 from typing import Final
 
 from turnwire_server.adapters.renderers.call_members import find_tool
+from turnwire_server.adapters.renderers.formats.markers import (
+    FENCE,
+    MarkerPlace,
+    closing_markup,
+    find_marker,
+)
 from turnwire_server.adapters.renderers.formats.object_call import ObjectCall
 from turnwire_server.adapters.renderers.formats.pieces import (
     CallBody,
@@ -28,15 +33,7 @@ from turnwire_server.session.tools import ToolSet
 
 __all__ = ["CallParser"]
 
-_FENCE: Final = "```"
-_FENCE_WORDS: Final = ("json", "JSON", "tool_call")
-_WORD = "|".join(_FENCE_WORDS)
-_CUT_WORD = "|".join(word[:end] for word in _FENCE_WORDS for end in range(1, len(word)))
-_FENCE_HEAD: Final = re.compile(rf"```(?:{_WORD})?\s*(?=[{{\[])")
-_FENCE_HEAD_CUT: Final = re.compile(rf"`{{1,3}}\Z|```(?:{_CUT_WORD})\Z|```(?:{_WORD})?\s*\Z")
 _LONGEST_NAME: Final = 256
-_MOST_BLANKS: Final = 16
-"""How many may stand before the markup that closes the last call."""
 
 
 class _State(enum.Enum):
@@ -212,7 +209,7 @@ class CallParser:
             self._pending = pending[limit:]
             self._enter(_Marker.TAG, pending[len(said) : limit])
         else:
-            kind = _Marker.FENCE if marker.startswith(_FENCE) else _Marker.TAG
+            kind = _Marker.FENCE if marker.startswith(FENCE) else _Marker.TAG
             self._enter(kind, pending[len(said) : end])
         return True
 
@@ -221,41 +218,15 @@ class CallParser:
         markers = self._openers if self._think is None else (*self._openers, self._think.opener)
         return any(body.startswith(marker) or marker.startswith(body) for marker in markers)
 
-    def _find_marker(self, text: str) -> tuple[int, int, bool]:
-        """Return where text ends, where the marker that ends it ends, and whether there is one.
-
-        Without a marker, text ends where one may have begun.
-        """
-        start = end = len(text)
+    def _find_marker(self, text: str) -> MarkerPlace:
         markers = (*self._openers, *self._closers) if self._drop_closer else self._openers
-        for marker in markers:
-            found = text.find(marker, 0, start + len(marker) - 1)
-            if 0 <= found < start:
-                start, end = found, found + len(marker)
-        if self._think is not None:
-            found = self._find_think(text, self._think.opener)
-            if 0 <= found < start:
-                start, end = found, found + len(self._think.opener)
-        if self._fence_allowed and (head := _FENCE_HEAD.search(text)) and head.start() < start:
-            start, end = head.start(), head.end()
-        if start < len(text):
-            return start, end, True
-        if self._think is not None:
-            markers = (*markers, self._think.opener)
-        limit = len(text) - max((cut_marker(text, marker) for marker in markers), default=0)
-        if self._fence_allowed and (cut := _FENCE_HEAD_CUT.search(text)):
-            limit = min(limit, cut.start())
-        return limit, limit, False
-
-    def _find_think(self, text: str, opener: str) -> int:
-        """Return where reasoning begins, -1 if nowhere; amid a line its mark is text."""
-        found = text.find(opener)
-        while found >= 0:
-            blanks = text[len(text[:found].rstrip()) : found]
-            if "\n" in blanks or (self._fresh and len(blanks) == found):
-                return found
-            found = text.find(opener, found + 1)
-        return -1
+        return find_marker(
+            text,
+            markers,
+            think=None if self._think is None else self._think.opener,
+            with_fence=self._fence_allowed,
+            is_fresh=self._fresh,
+        )
 
     # Calls.
 
@@ -378,7 +349,7 @@ class CallParser:
         body = self._pending = self._pending.lstrip()
         if not body:
             return False
-        closers = (*self._closers, _FENCE) if self._marker is _Marker.FENCE else self._closers
+        closers = (*self._closers, FENCE) if self._marker is _Marker.FENCE else self._closers
         for closer in closers:
             if body.startswith(closer):
                 self._pending = body[len(closer) :]
@@ -402,26 +373,18 @@ class CallParser:
         """Look for the markup behind the one call allowed: it belongs to what the model said."""
         closers = ["]"] if self._in_list else []
         if self._marker is _Marker.FENCE:
-            closers.append(_FENCE)
+            closers.append(FENCE)
         elif self._marker is _Marker.TAG:
             closers += self._closers
-        rest = self._pending
-        for closer in closers:
-            body = rest.lstrip()
-            is_near = len(rest) - len(body) <= _MOST_BLANKS
-            if is_near and body.startswith(closer):
-                rest = body[len(closer) :]
-            elif is_near and closer.startswith(body):
-                return  # it may still come
-            else:
-                self.ending = self._fed - len(self._pending), False
-                break
-        else:
-            self.ending = self._fed - len(rest), True
+        markup = closing_markup(self._pending, closers)
+        if markup is None:
+            return  # it may still come
+        length, is_whole = markup
+        self.ending = self._fed - len(self._pending) + length, is_whole
         self._pending = ""
 
     def _skip(self) -> bool:
-        closer = _FENCE if self._marker is _Marker.FENCE else self._syntax.closer
+        closer = FENCE if self._marker is _Marker.FENCE else self._syntax.closer
         if not closer:
             # Nothing tells where a broken call ends: what follows the break is text.
             self._state = _State.TEXT
