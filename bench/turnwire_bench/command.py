@@ -57,7 +57,9 @@ def run_bench(options: argparse.Namespace) -> int:
         for note in result["meta"]["notes"]:
             console.print(f"[dim]{note}[/dim]")
         if options.json is not None:
-            options.json.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2) + b"\n")
+            options.json.write_bytes(
+                orjson.dumps(_rounded(result), option=orjson.OPT_INDENT_2) + b"\n"
+            )
             console.print(f"Figures: {options.json}")
         if getattr(options, "html", None) is not None:
             options.html.write_text(html_report(result), encoding="utf-8")
@@ -199,6 +201,17 @@ def _chosen(
 def _print(console: Console, table: Any) -> None:
     # A narrow terminal wraps the lines; rich would leave figures out.
     Console(highlight=False, width=max(console.width, _TABLE_WIDTH)).print(table)
+
+
+def _rounded(value: Any) -> Any:
+    """Return a result with numbers of six digits: more say nothing, and files are read."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(each) for each in value]
+    return value
 
 
 def _check_writable(path: Path | None) -> None:

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 from collections.abc import AsyncIterator, Iterator
+from operator import eq
 from pathlib import Path
 
 import pytest
@@ -224,8 +225,9 @@ async def test_a_model_that_goes_in_circles_is_stopped(engine, renderer):
     steps = await steps_of(engine.generate(endless))
     assert steps[-1].finish == "repeated"
     said = joined(steps)
-    assert 128 <= len(said) < 2000
-    assert any(said[-96 - period : -period] == said[-96:] for period in range(1, 257))
+    assert 256 <= len(said) < 2000
+    period = range(1, 257)
+    assert any(sum(map(eq, said[-96 - n : -n], said[-96:])) > 90 for n in period)
     # Nothing is left of it that would hold up the next one.
     following = await steps_of(engine.generate(request(renderer, prompt, most=4)))
     assert following[-1].finish == "length"

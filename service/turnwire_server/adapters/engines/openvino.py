@@ -67,8 +67,8 @@ class OpenVinoSettings:
     repetition_penalty: float = 1.0
     """Divides the likelihood of tokens that are there already, in prompt or output; 1 is none."""
     loop_stop: bool = True
-    """Whether an answer ends when the model says the same over and over: 4 times at least, and 128
-    tokens."""
+    """Whether an answer ends when the model says the same over and over: 256 tokens and 4 times
+    at least, or 512 and 11 times but for a number that counts."""
     start_timeout_s: float = 180.0
     """Most seconds that loading the model may take."""
     stop_timeout_s: float = 5.0
