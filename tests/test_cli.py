@@ -17,7 +17,15 @@ from turnwire_server.cli.failure import CommandFailure
 from turnwire_server.cli.local_tools import LOCAL_TOOLS, calculate, current_time
 from turnwire_server.cli.serve import add_parser, config_of
 
-COMMANDS = (["serve"], ["chat"], ["models"], ["models", "pull"], ["models", "show"], ["demo"], ["usage"])
+COMMANDS = (
+    ["serve"],
+    ["chat"],
+    ["models"],
+    ["models", "pull"],
+    ["models", "show"],
+    ["demo"],
+    ["usage"],
+)
 
 
 @pytest.fixture(autouse=True)

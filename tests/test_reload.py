@@ -234,7 +234,7 @@ async def test_a_model_that_goes_is_closed_when_its_last_turn_ends(
         await asyncio.sleep(0)
     assert not closed.is_set()
     old.leases.give_back()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await closed.wait()
     await until(lambda: not len(services._retiring))
     await services.close()
@@ -247,7 +247,7 @@ async def test_a_server_that_stops_waits_for_no_model_that_goes() -> None:
     old = next(one for one in services.models.models if one.name == "a")
     old.leases.take()
     await reloaded(services, config, sim_config("b"))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await services.close()
     assert not len(services._retiring)
 

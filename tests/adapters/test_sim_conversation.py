@@ -27,7 +27,7 @@ async def test_a_long_chain_renders_and_prefills_only_what_is_new() -> None:
     prompt: Prompt | None = None
     rendered_counts: list[int] = []
     missing: list[int] = []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         for number in range(50):
             request = RenderRequest(
                 new_items=[user(f"Turn {number:02d}")],
@@ -71,7 +71,7 @@ async def test_a_sampled_turn_is_what_its_items_render_to() -> None:
     script = '{"reasoning": "hm", "text": "Wait.", "calls": [{"name": "bash", "arguments": "{}"}]}'
     outline = TurnOutline(tools=TOOLS, script=script)
     sampled: list[int] = []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         async for step in engine.generate(
             EngineRequest("resp_1", rendered.prompt.ids, Sampling(500), outline=outline)
         ):

@@ -39,7 +39,7 @@ def tools_then_text(rounds: int = 1) -> Callable[[ClientEvent], list[ServerEvent
 
 async def test_a_run_sends_only_what_is_new_and_answers_each_call() -> None:
     wire = MemoryWire(tools_then_text())
-    async with asyncio.timeout(5), memory_session(wire) as session:
+    async with asyncio.timeout(20), memory_session(wire) as session:
         result = await session.run(
             "What is 1 + 2?",
             tools={"add": add},
@@ -80,7 +80,7 @@ async def test_a_run_sends_only_what_is_new_and_answers_each_call() -> None:
 async def test_a_run_over_http_keeps_the_default_of_store() -> None:
     wire = MemoryWire(tools_then_text(), name="http")
     wire.persistent = False
-    async with asyncio.timeout(5), memory_session(wire) as session:
+    async with asyncio.timeout(20), memory_session(wire) as session:
         await session.run("x", tools=[add])
     first, second = (event.response_create for event in wire.sent)
     assert not first.HasField("store")
@@ -89,7 +89,7 @@ async def test_a_run_over_http_keeps_the_default_of_store() -> None:
 
 async def test_a_run_with_full_history_resends_all_and_names_no_parent() -> None:
     wire = MemoryWire(tools_then_text(2))
-    async with asyncio.timeout(5), memory_session(wire) as session:
+    async with asyncio.timeout(20), memory_session(wire) as session:
         result = await session.run("x", tools=[add], history="full", include=[])
     creates = [event.response_create for event in wire.sent]
     assert [len(create.input.items.items) for create in creates] == [0, 5, 9]
@@ -110,7 +110,7 @@ async def test_a_run_stops_at_max_turns_without_running_the_last_calls() -> None
         ran.append(a)
         return a + b
 
-    async with asyncio.timeout(5), memory_session(wire) as session:
+    async with asyncio.timeout(20), memory_session(wire) as session:
         result = await session.run("x", tools=[add], max_turns=2)
     assert result.stop_reason == "max_turns"
     assert len(result.turns) == 2 and len(ran) == 1
@@ -127,7 +127,7 @@ async def test_callbacks_get_every_event_and_every_output_in_order() -> None:
     def on_tool_output(call: turnwire.FunctionCall, text: str) -> None:
         told.append(f"{call.call_id}={text[:5]}")
 
-    async with asyncio.timeout(5), memory_session(wire) as session:
+    async with asyncio.timeout(20), memory_session(wire) as session:
         await session.run("x", tools=[add], on_event=on_event, on_tool_output=on_tool_output)
     middle = told.index("call_1a=3")
     assert told[middle - 1 : middle + 3] == [
@@ -143,14 +143,14 @@ async def test_a_run_that_was_cut_says_so() -> None:
         return [*opening(event, "resp_1"), cancelled(event, "resp_1")]
 
     wire = MemoryWire(script)
-    async with asyncio.timeout(5), memory_session(wire) as session:
+    async with asyncio.timeout(20), memory_session(wire) as session:
         result = await session.run("x")
     assert result.stop_reason == "cancelled"
 
 
 async def test_cancelling_a_run_cancels_its_turn() -> None:
     wire = MemoryWire()
-    async with asyncio.timeout(5), memory_session(wire) as session:
+    async with asyncio.timeout(20), memory_session(wire) as session:
         running = asyncio.create_task(session.run("x"))
         await wire.sent_count(1)
         running.cancel()
@@ -162,7 +162,7 @@ async def test_cancelling_a_run_cancels_its_turn() -> None:
 
 async def test_a_run_goes_on_from_a_parent_on_its_lane() -> None:
     wire = MemoryWire(lambda event: text_turn(event, "resp_9", "x"))
-    async with asyncio.timeout(5), memory_session(wire) as session:
+    async with asyncio.timeout(20), memory_session(wire) as session:
         await session.run("x", previous_response_id="resp_8", stream_id="a")
         with pytest.raises(ValueError, match="previous_response_id"):
             await session.run("x", previous_response_id="resp_8", history="full")
@@ -180,7 +180,7 @@ async def test_a_call_is_run_once_however_often_its_response_tells_of_it() -> No
 
     answers = _Answers([turnwire.tool(count)], lambda call, _: told.append(call.call_id), 5.0)
     calls = [FunctionCall("count", f"call_{n}", f'{{"n":{n}}}') for n in range(3)]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         first = await answers.to("resp_1", calls[:2])
         again = await answers.to("resp_1", calls)
         # Another response's calls are its own, whatever ids its server gives them.

@@ -35,7 +35,7 @@ async def linked(wire: MemoryWire) -> AsyncIterator[tuple[Link, Ends]]:
     ends = Ends()
     link = Link(wire, route=ends.route, sent=lambda state, size: None, lost=ends.lost)
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             yield link, ends
     finally:
         await link.drop()

@@ -219,7 +219,7 @@ async def test_a_paused_turn_is_not_silent() -> None:
         return pause(event, "call_2", 4)
 
     wire = MemoryWire(answer)
-    async with asyncio.timeout(5), memory_session(wire, silence_timeout_s=0.05) as session:
+    async with asyncio.timeout(20), memory_session(wire, silence_timeout_s=0.05) as session:
         turn = session.create("Go.", rollout=True)
         assert [call.call_id for call in await turn.paused()] == ["call_1"]
         sleeping = asyncio.get_running_loop().create_future()
@@ -235,7 +235,7 @@ async def test_a_paused_turn_is_not_silent() -> None:
 
 async def test_signs_of_life_do_not_end_a_pause() -> None:
     wire = MemoryWire()
-    async with asyncio.timeout(5), memory_session(wire) as session:
+    async with asyncio.timeout(20), memory_session(wire) as session:
         turn = session.create("Go.", rollout=True, stream_id="a")
         await wire.sent_count(1)
         events = [*opening(wire.sent[0], "resp_1"), *pause(wire.sent[0], "call_1", 2)]
@@ -339,7 +339,7 @@ async def test_steering_needs_a_connection(server: RunningServer) -> None:
 
 async def test_steers_end_with_the_session() -> None:
     wire = MemoryWire()
-    async with asyncio.timeout(5), memory_session(wire) as session:
+    async with asyncio.timeout(20), memory_session(wire) as session:
         turn = session.create("Talk.")
         await wire.sent_count(1)
         wire.push(*opening(wire.sent[0], "resp_1"))
@@ -363,7 +363,7 @@ async def test_what_is_said_of_a_steer_that_nobody_sent_is_a_notice() -> None:
     notices: list[turnwire.Event] = []
     wire = MemoryWire(lambda event: text_turn(event, "resp_2", "ok"))
     async with (
-        asyncio.timeout(5),
+        asyncio.timeout(20),
         memory_session(wire, on_notice=notices.append) as session,
     ):
         accepted = ResponseSteerAccepted(steer=Steer(id="steer_1", previous_response_id="resp_1"))

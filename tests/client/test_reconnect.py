@@ -55,7 +55,7 @@ async def begun(wire: MemoryWire, create: ClientEvent, deltas: str, seen: int) -
 async def test_a_resumed_turn_goes_on_as_if_nothing_had_happened() -> None:
     dial = MemoryDial()
     dial.on_open = lambda wire: wire.push(started() if len(dial.wires) == 1 else resumed())
-    async with asyncio.timeout(5), recovering(dial) as session:
+    async with asyncio.timeout(20), recovering(dial) as session:
         turn = session.create("Hi", stream_id="a")
         first = dial.wires[0]
         await first.sent_count(1)
@@ -81,7 +81,7 @@ async def test_a_resumed_turn_goes_on_as_if_nothing_had_happened() -> None:
 async def test_events_that_were_seen_before_are_dropped_after_resuming() -> None:
     dial = MemoryDial()
     dial.on_open = lambda wire: wire.push(started() if len(dial.wires) == 1 else resumed())
-    async with asyncio.timeout(5), recovering(dial) as session:
+    async with asyncio.timeout(20), recovering(dial) as session:
         turn = session.create("Hi")
         first = dial.wires[0]
         await first.sent_count(1)
@@ -97,7 +97,7 @@ async def test_events_that_were_seen_before_are_dropped_after_resuming() -> None
 async def test_a_gap_after_resuming_is_a_protocol_violation() -> None:
     dial = MemoryDial()
     dial.on_open = lambda wire: wire.push(started() if len(dial.wires) == 1 else resumed())
-    async with asyncio.timeout(5), recovering(dial) as session:
+    async with asyncio.timeout(20), recovering(dial) as session:
         turn = session.create("Hi")
         first = dial.wires[0]
         await first.sent_count(1)
@@ -112,7 +112,7 @@ async def test_a_gap_after_resuming_is_a_protocol_violation() -> None:
 async def test_what_may_not_have_arrived_is_said_again_with_the_same_id() -> None:
     dial = MemoryDial()
     dial.on_open = lambda wire: wire.push(started() if len(dial.wires) == 1 else resumed())
-    async with asyncio.timeout(5), recovering(dial) as session:
+    async with asyncio.timeout(20), recovering(dial) as session:
         first = dial.wires[0]
         running, queued = session.create("x", stream_id="a"), session.create("y", stream_id="a")
         doomed = session.create("z", stream_id="b")
@@ -142,7 +142,7 @@ async def test_an_append_that_may_not_have_arrived_is_sent_again() -> None:
 
     dial = MemoryDial()
     dial.on_open = lambda wire: wire.push(started() if len(dial.wires) == 1 else resumed())
-    async with asyncio.timeout(5), recovering(dial) as session:
+    async with asyncio.timeout(20), recovering(dial) as session:
         first = dial.wires[0]
         turn = session.create("x", rollout=True)
         await first.sent_count(1)
@@ -170,7 +170,7 @@ async def test_a_refusal_that_comes_again_after_resuming_says_nothing() -> None:
     notices: list[turnwire.Event] = []
     dial = MemoryDial()
     dial.on_open = lambda wire: wire.push(started() if len(dial.wires) == 1 else resumed())
-    async with asyncio.timeout(5), recovering(dial, on_notice=notices.append) as session:
+    async with asyncio.timeout(20), recovering(dial, on_notice=notices.append) as session:
         first = dial.wires[0]
         refusal, running = session.create("x"), session.create("y")
         await first.sent_count(2)
@@ -188,7 +188,7 @@ async def test_a_refusal_that_comes_again_after_resuming_says_nothing() -> None:
 async def test_an_end_that_comes_again_is_not_the_end_of_the_next_turn() -> None:
     dial = MemoryDial()
     dial.on_open = lambda wire: wire.push(started() if len(dial.wires) == 1 else resumed())
-    async with asyncio.timeout(5), recovering(dial) as session:
+    async with asyncio.timeout(20), recovering(dial) as session:
         first = dial.wires[0]
         turn = session.create("x")
         await first.sent_count(1)
@@ -209,7 +209,7 @@ async def test_an_end_that_comes_again_is_not_the_end_of_the_next_turn() -> None
 async def test_a_create_that_runs_though_it_was_refused_before_is_cancelled() -> None:
     dial = MemoryDial()
     dial.on_open = lambda wire: wire.push(started() if len(dial.wires) == 1 else resumed())
-    async with asyncio.timeout(5), recovering(dial) as session:
+    async with asyncio.timeout(20), recovering(dial) as session:
         first = dial.wires[0]
         turn = session.create("x")
         await first.sent_count(1)
@@ -232,7 +232,7 @@ async def test_a_create_that_runs_though_it_was_refused_before_is_cancelled() ->
 async def test_an_idle_session_is_resumed_before_its_grace_is_over() -> None:
     dial = MemoryDial(lambda event: text_turn(event, "resp_2", "y"))
     dial.on_open = lambda wire: wire.push(started() if len(dial.wires) == 1 else resumed())
-    async with asyncio.timeout(5), recovering(dial) as session:
+    async with asyncio.timeout(20), recovering(dial) as session:
         await until(lambda: session.is_resumable)
         dial.wires[0].lose(CUT)
         second = await dial.opened(2)
@@ -243,7 +243,7 @@ async def test_an_idle_session_is_resumed_before_its_grace_is_over() -> None:
 async def test_a_session_that_was_taken_over_is_over() -> None:
     dial = MemoryDial()
     dial.on_open = keeps_sessions
-    async with asyncio.timeout(5), recovering(dial) as session:
+    async with asyncio.timeout(20), recovering(dial) as session:
         turn = session.create("x")
         await dial.wires[0].sent_count(1)
         dial.wires[0].push(refused("session_taken_over", 409))
@@ -264,7 +264,7 @@ async def test_a_server_that_does_not_resume_is_used_without() -> None:
         wire.push(refusal)
 
     dial.on_open = refuse
-    async with asyncio.timeout(5), recovering(dial, on_notice=notices.append) as session:
+    async with asyncio.timeout(20), recovering(dial, on_notice=notices.append) as session:
         assert (await session.create("x").response()).id == "resp_1"
         assert not session.is_resumable
     assert notices == []
@@ -282,7 +282,7 @@ async def test_it_tries_until_it_works_and_heeds_what_the_server_asks_for() -> N
 
     dial = MemoryDial(lambda event: [])
     settings = replace(AT_ONCE, chance=chance, resume=False)
-    async with asyncio.timeout(5), recovering(dial, settings) as session:
+    async with asyncio.timeout(20), recovering(dial, settings) as session:
         turn = session.create("x")
         await dial.wires[0].sent_count(1)
         dial.failures.append(turnwire.ConnectionFailed("no", retry_after_s=0.001))
@@ -302,7 +302,7 @@ async def test_without_a_connection_in_time_the_turns_are_lost_and_the_next_one_
 ):
     dial = MemoryDial()
     settings = replace(AT_ONCE, reconnect_s=0.05, first_delay_s=0.01, most_delay_s=0.01)
-    async with asyncio.timeout(5), recovering(dial, settings) as session:
+    async with asyncio.timeout(20), recovering(dial, settings) as session:
         turn = session.create("x")
         await dial.wires[0].sent_count(1)
         dial.failures.extend(turnwire.ConnectionFailed("no") for _ in range(10_000))
@@ -329,7 +329,7 @@ async def test_without_a_connection_in_time_the_turns_are_lost_and_the_next_one_
 )
 async def test_a_loss_that_would_come_again_ends_the_session(error: turnwire.TurnwireError) -> None:
     dial = MemoryDial()
-    async with asyncio.timeout(5), recovering(dial) as session:
+    async with asyncio.timeout(20), recovering(dial) as session:
         turn = session.create("x")
         await dial.wires[0].sent_count(1)
         dial.wires[0].lose(error)
@@ -342,7 +342,7 @@ async def test_a_loss_that_would_come_again_ends_the_session(error: turnwire.Tur
 
 async def test_a_key_that_was_revoked_meanwhile_ends_the_session() -> None:
     dial = MemoryDial()
-    async with asyncio.timeout(5), recovering(dial) as session:
+    async with asyncio.timeout(20), recovering(dial) as session:
         turn = session.create("x")
         await dial.wires[0].sent_count(1)
         revoked = turnwire.AuthenticationFailed(code="invalid_api_key", status=401, message="no")
@@ -355,7 +355,7 @@ async def test_a_key_that_was_revoked_meanwhile_ends_the_session() -> None:
 
 async def test_a_bug_while_dialling_does_not_leave_the_turns_waiting() -> None:
     dial = MemoryDial()
-    async with asyncio.timeout(5), recovering(dial) as session:
+    async with asyncio.timeout(20), recovering(dial) as session:
         turn = session.create("x")
         await dial.wires[0].sent_count(1)
 
@@ -370,7 +370,7 @@ async def test_a_bug_while_dialling_does_not_leave_the_turns_waiting() -> None:
 
 async def test_an_idle_session_without_resume_dials_when_the_next_turn_is_asked_for() -> None:
     dial = MemoryDial()
-    async with asyncio.timeout(5), recovering(dial) as session:
+    async with asyncio.timeout(20), recovering(dial) as session:
         dial.wires[0].lose(CUT)
         await until(lambda: session._connection.keeper._link is None)
         assert len(dial.wires) == 1 and session.is_open
@@ -384,7 +384,7 @@ async def test_an_idle_session_without_resume_dials_when_the_next_turn_is_asked_
 async def test_a_session_that_the_server_closed_on_purpose_is_not_resumed() -> None:
     dial = MemoryDial()
     dial.on_open = keeps_sessions
-    async with asyncio.timeout(5), recovering(dial) as session:
+    async with asyncio.timeout(20), recovering(dial) as session:
         turn = session.create("x")
         await dial.wires[0].sent_count(1)
         await until(lambda: session.is_resumable)
@@ -405,7 +405,7 @@ async def test_a_wish_that_is_no_longer_known_begins_a_session_anew() -> None:
             wire.push(refused(code, 404) if len(dial.wires) == 2 else started())
 
         dial.on_open = answer
-        async with asyncio.timeout(5), recovering(dial) as session:
+        async with asyncio.timeout(20), recovering(dial) as session:
             turn = session.create("x")
             await dial.wires[0].sent_count(1)
             dial.wires[0].lose(CUT)
@@ -424,7 +424,7 @@ async def test_a_wish_that_is_no_longer_known_begins_a_session_anew() -> None:
 async def test_an_idle_connection_that_gives_no_sign_of_life_is_left() -> None:
     dial = MemoryDial()
     settings = replace(AT_ONCE, ping_after_idle_s=0.0, ping_timeout_s=0.01)
-    async with asyncio.timeout(5), recovering(dial, settings) as session:
+    async with asyncio.timeout(20), recovering(dial, settings) as session:
         first = dial.wires[0]
         first.is_alive = False
         turn = session.create("x")
@@ -439,7 +439,7 @@ async def test_an_idle_connection_that_gives_no_sign_of_life_is_left() -> None:
 async def test_events_are_a_sign_of_life_too() -> None:
     dial = MemoryDial()
     settings = replace(AT_ONCE, ping_after_idle_s=0.0, ping_timeout_s=0.02)
-    async with asyncio.timeout(5), recovering(dial, settings) as session:
+    async with asyncio.timeout(20), recovering(dial, settings) as session:
         first = dial.wires[0]
         first.is_alive = False
         turn = session.create("x")
@@ -457,7 +457,7 @@ async def test_events_are_a_sign_of_life_too() -> None:
 async def test_a_connection_in_use_is_not_pinged() -> None:
     dial = MemoryDial(lambda event: text_turn(event, event.event_id, "x"))
     settings = replace(AT_ONCE, ping_after_idle_s=60.0)
-    async with asyncio.timeout(5), recovering(dial, settings) as session:
+    async with asyncio.timeout(20), recovering(dial, settings) as session:
         for _ in range(3):
             await session.create("x").response()
     assert dial.wires[0].pings == 0
@@ -473,7 +473,7 @@ async def test_a_connection_of_age_is_changed_in_the_middle_of_a_turn_when_it_ca
     dial.on_open = lambda wire: wire.push(started() if len(dial.wires) == 1 else resumed())
     notices: list[str] = []
     async with (
-        asyncio.timeout(5),
+        asyncio.timeout(20),
         recovering(dial, on_notice=lambda event: notices.append(event.type)) as session,
     ):
         first = dial.wires[0]
@@ -494,7 +494,7 @@ async def test_a_connection_of_age_is_changed_in_the_middle_of_a_turn_when_it_ca
 async def test_turns_end_where_they_run_before_a_draining_server_is_left() -> None:
     dial = MemoryDial()
     dial.on_open = keeps_sessions
-    async with asyncio.timeout(5), recovering(dial) as session:
+    async with asyncio.timeout(20), recovering(dial) as session:
         first = dial.wires[0]
         turn = session.create("x", stream_id="a")
         await first.sent_count(1)
@@ -518,7 +518,7 @@ async def test_turns_end_where_they_run_before_a_draining_server_is_left() -> No
 async def test_an_idle_session_leaves_a_draining_server_and_dials_when_needed() -> None:
     dial = MemoryDial()
     dial.on_open = keeps_sessions
-    async with asyncio.timeout(5), recovering(dial) as session:
+    async with asyncio.timeout(20), recovering(dial) as session:
         dial.wires[0].push(go_away("drain"))
         await until(lambda: dial.wires[0].aborted)
         assert dial.wires[0].closed and len(dial.wires) == 1
@@ -531,7 +531,7 @@ async def test_an_idle_session_leaves_a_draining_server_and_dials_when_needed() 
 
 async def test_a_create_that_comes_too_late_for_its_connection_goes_to_the_next_one() -> None:
     dial = MemoryDial()
-    async with asyncio.timeout(5), recovering(dial) as session:
+    async with asyncio.timeout(20), recovering(dial) as session:
         first = dial.wires[0]
         turn = session.create("x")
         await first.sent_count(1)
@@ -545,7 +545,7 @@ async def test_a_create_that_comes_too_late_for_its_connection_goes_to_the_next_
 
 async def test_a_create_that_a_draining_server_refuses_goes_to_the_next_one() -> None:
     dial = MemoryDial()
-    async with asyncio.timeout(5), recovering(dial) as session:
+    async with asyncio.timeout(20), recovering(dial) as session:
         first = dial.wires[0]
         running, late = session.create("x", stream_id="a"), session.create("y", stream_id="b")
         await first.sent_count(2)
@@ -561,7 +561,7 @@ async def test_a_create_that_a_draining_server_refuses_goes_to_the_next_one() ->
 
 async def test_an_overloaded_server_that_stays_refuses_for_good() -> None:
     dial = MemoryDial()
-    async with asyncio.timeout(5), recovering(dial) as session:
+    async with asyncio.timeout(20), recovering(dial) as session:
         turn = session.create("x")
         await dial.wires[0].sent_count(1)
         dial.wires[0].push(rejected(dial.wires[0].sent[0], "server_is_overloaded", 503))
@@ -572,7 +572,7 @@ async def test_an_overloaded_server_that_stays_refuses_for_good() -> None:
 
 async def test_a_turn_that_the_drain_cut_begins_again_elsewhere_if_nobody_saw_of_it() -> None:
     dial = MemoryDial()
-    async with asyncio.timeout(5), recovering(dial) as session:
+    async with asyncio.timeout(20), recovering(dial) as session:
         first = dial.wires[0]
         unseen, seen = session.create("x", stream_id="a"), session.create("y", stream_id="b")
         reading = asyncio.create_task(unseen.response())
@@ -597,7 +597,7 @@ async def test_a_turn_that_the_drain_cut_begins_again_elsewhere_if_nobody_saw_of
 async def test_closing_while_the_connection_is_lost_ends_at_once() -> None:
     dial = MemoryDial()
     settings = replace(AT_ONCE, first_delay_s=60.0, most_delay_s=60.0, reconnect_s=120.0)
-    async with asyncio.timeout(5), recovering(dial, settings) as session:
+    async with asyncio.timeout(20), recovering(dial, settings) as session:
         turn = session.create("x")
         await dial.wires[0].sent_count(1)
         dial.wires[0].lose(CUT)
@@ -611,7 +611,7 @@ async def test_closing_while_the_connection_is_lost_ends_at_once() -> None:
 async def test_a_queued_turn_is_cancelled_while_the_connection_is_lost() -> None:
     dial = MemoryDial()
     settings = replace(AT_ONCE, first_delay_s=60.0, most_delay_s=60.0, reconnect_s=120.0)
-    async with asyncio.timeout(5), recovering(dial, settings) as session:
+    async with asyncio.timeout(20), recovering(dial, settings) as session:
         dial.wires[0].lose(CUT)
         await until(lambda: session._connection.keeper._link is None)
         turn = session.create("x")

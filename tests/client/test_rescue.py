@@ -71,7 +71,7 @@ def told(create: ResponseCreate) -> list[str]:
 
 async def test_a_turn_without_output_begins_again_and_yields_its_start_once_more() -> None:
     dial = MemoryDial()
-    async with asyncio.timeout(5), recovering(dial) as session:
+    async with asyncio.timeout(20), recovering(dial) as session:
         turn = session.create("Hi", store=False)
         first = dial.wires[0]
         await first.sent_count(1)
@@ -89,7 +89,7 @@ async def test_a_turn_without_output_begins_again_and_yields_its_start_once_more
 
 async def test_a_turn_that_is_only_waited_for_begins_again_whatever_had_come() -> None:
     dial = MemoryDial()
-    async with asyncio.timeout(5), recovering(dial) as session:
+    async with asyncio.timeout(20), recovering(dial) as session:
         turn = session.create("Hi", store=False)
         waiting = asyncio.create_task(turn.response())
         first = dial.wires[0]
@@ -103,7 +103,7 @@ async def test_a_turn_that_is_only_waited_for_begins_again_whatever_had_come() -
 
 async def test_output_that_nobody_took_is_taken_back() -> None:
     dial = MemoryDial()
-    async with asyncio.timeout(5), recovering(dial) as session:
+    async with asyncio.timeout(20), recovering(dial) as session:
         turn = session.create("Hi", store=False)
         first = dial.wires[0]
         await first.sent_count(1)
@@ -116,7 +116,7 @@ async def test_output_that_nobody_took_is_taken_back() -> None:
 
 async def test_a_turn_with_output_that_was_seen_is_lost_and_says_what_there_was() -> None:
     dial = MemoryDial()
-    async with asyncio.timeout(5), recovering(dial) as session:
+    async with asyncio.timeout(20), recovering(dial) as session:
         turn = session.create("Hi", store=False)
         other = session.create("Ho", stream_id="b", store=False)
         first = dial.wires[0]
@@ -145,7 +145,7 @@ async def test_a_response_that_was_stored_and_finished_meanwhile_ends_its_turn()
         stored("resp_1", "", "in_progress"),
         stored("resp_1", "Hello"),
     ]
-    async with asyncio.timeout(5), recovering(dial) as session:
+    async with asyncio.timeout(20), recovering(dial) as session:
         turn = session.create("Hi")
         first = dial.wires[0]
         await first.sent_count(1)
@@ -167,7 +167,7 @@ async def test_a_response_that_was_stored_and_finished_meanwhile_ends_its_turn()
 async def test_a_stored_response_that_the_loss_ended_is_no_answer(status: str) -> None:
     dial = MemoryDial()
     dial.stored.kept["resp_1"] = [stored("resp_1", "Hel", status)]
-    async with asyncio.timeout(5), recovering(dial) as session:
+    async with asyncio.timeout(20), recovering(dial) as session:
         turn = session.create("Hi")
         first = dial.wires[0]
         await first.sent_count(1)
@@ -181,7 +181,7 @@ async def test_a_stored_response_that_the_loss_ended_is_no_answer(status: str) -
 async def test_a_stored_response_that_was_cut_is_shown_with_the_loss() -> None:
     dial = MemoryDial()
     dial.stored.kept["resp_1"] = [stored("resp_1", "Hel", "cancelled")]
-    async with asyncio.timeout(5), recovering(dial) as session:
+    async with asyncio.timeout(20), recovering(dial) as session:
         turn = session.create("Hi")
         first = dial.wires[0]
         await first.sent_count(1)
@@ -198,7 +198,7 @@ async def test_a_stored_response_that_was_cut_is_shown_with_the_loss() -> None:
 async def test_a_failure_that_was_stored_is_the_end_of_a_turn_that_was_seen() -> None:
     dial = MemoryDial()
     dial.stored.kept["resp_1"] = [stored("resp_1", "Hel", "failed")]
-    async with asyncio.timeout(5), recovering(dial) as session:
+    async with asyncio.timeout(20), recovering(dial) as session:
         turn = session.create("Hi")
         first = dial.wires[0]
         await first.sent_count(1)
@@ -212,7 +212,7 @@ async def test_a_failure_that_was_stored_is_the_end_of_a_turn_that_was_seen() ->
 
 async def test_a_turn_that_should_end_is_over_with_its_session() -> None:
     dial = MemoryDial()
-    async with asyncio.timeout(5), recovering(dial) as session:
+    async with asyncio.timeout(20), recovering(dial) as session:
         turn = session.create("Hi")
         first = dial.wires[0]
         await first.sent_count(1)
@@ -229,7 +229,7 @@ async def test_a_turn_that_should_end_is_over_with_its_session() -> None:
 
 async def test_a_paused_rollout_does_not_begin_again() -> None:
     dial = MemoryDial()
-    async with asyncio.timeout(5), recovering(dial) as session:
+    async with asyncio.timeout(20), recovering(dial) as session:
         turn = session.create("Hi", rollout=True, store=False)
         first = dial.wires[0]
         await first.sent_count(1)
@@ -246,7 +246,7 @@ async def test_a_paused_rollout_does_not_begin_again() -> None:
 async def test_a_turn_that_takes_its_servers_down_is_given_up_in_the_end() -> None:
     dial = MemoryDial()
     settings = replace(AT_ONCE, max_resends=3)
-    async with asyncio.timeout(5), recovering(dial, settings) as session:
+    async with asyncio.timeout(20), recovering(dial, settings) as session:
         turn = session.create("Hi")
         for number in range(1, 5):
             wire = await dial.opened(number)
@@ -258,7 +258,7 @@ async def test_a_turn_that_takes_its_servers_down_is_given_up_in_the_end() -> No
 
 async def test_an_exact_turn_does_not_begin_again_once_anything_was_given_out() -> None:
     dial = MemoryDial()
-    async with asyncio.timeout(5), recovering(dial) as session:
+    async with asyncio.timeout(20), recovering(dial) as session:
         connection = session._connection
         exact = connection.start(ResponseCreate(store=False), "a", None, is_exact=True)
         fresh = connection.start(ResponseCreate(store=False), "b", None, is_exact=True)
@@ -291,7 +291,7 @@ async def lose_idle(dial: MemoryDial, session: Session) -> None:
 
 async def test_a_conversation_that_was_not_stored_is_told_in_full_on_a_new_session() -> None:
     dial = MemoryDial()
-    async with asyncio.timeout(5), recovering(dial) as session:
+    async with asyncio.timeout(20), recovering(dial) as session:
         await one_turn(session, dial, 1, 1, store=False)
         await one_turn(session, dial, 1, 2, store=False, previous_response_id="resp_1")
         await lose_idle(dial, session)
@@ -320,7 +320,7 @@ async def test_a_conversation_that_was_not_stored_is_told_in_full_on_a_new_sessi
 
 async def test_a_stored_parent_is_named_first_and_told_in_full_when_the_store_is_lost_too() -> None:
     dial = MemoryDial()
-    async with asyncio.timeout(5), recovering(dial) as session:
+    async with asyncio.timeout(20), recovering(dial) as session:
         await one_turn(session, dial, 1, 1)
         await lose_idle(dial, session)
         turn = session.create("Q2", previous_response_id="resp_1", stream_id="a")
@@ -344,7 +344,7 @@ async def test_a_stored_parent_is_named_first_and_told_in_full_when_the_store_is
 
 async def test_a_stored_parent_that_is_still_there_lets_its_lane_go_on() -> None:
     dial = MemoryDial()
-    async with asyncio.timeout(5), recovering(dial) as session:
+    async with asyncio.timeout(20), recovering(dial) as session:
         await one_turn(session, dial, 1, 1)
         await lose_idle(dial, session)
         turns = [session.create("Q2", previous_response_id="resp_1"), session.create("Q3")]
@@ -356,7 +356,7 @@ async def test_a_stored_parent_that_is_still_there_lets_its_lane_go_on() -> None
 
 async def test_a_parent_that_is_missing_without_a_loss_is_the_callers_to_know() -> None:
     dial = MemoryDial()
-    async with asyncio.timeout(5), recovering(dial) as session:
+    async with asyncio.timeout(20), recovering(dial) as session:
         await one_turn(session, dial, 1, 1, store=False)
         turn = session.create("Q2", previous_response_id="resp_1")
         wire = dial.wires[0]
@@ -370,7 +370,7 @@ async def test_a_parent_that_is_missing_without_a_loss_is_the_callers_to_know() 
 async def test_what_is_not_remembered_cannot_be_told(bound: int) -> None:
     dial = MemoryDial()
     async with (
-        asyncio.timeout(5),
+        asyncio.timeout(20),
         recovering(dial, replace(AT_ONCE, transcript_bytes=bound)) as session,
     ):
         await one_turn(session, dial, 1, 1, store=False)
@@ -386,7 +386,7 @@ async def test_what_is_not_remembered_cannot_be_told(bound: int) -> None:
 
 async def test_a_deleted_response_is_not_told_again() -> None:
     dial = MemoryDial()
-    async with asyncio.timeout(5), recovering(dial) as session:
+    async with asyncio.timeout(20), recovering(dial) as session:
         await one_turn(session, dial, 1, 1)
         await one_turn(session, dial, 1, 2, previous_response_id="resp_1")
         await session.delete("resp_2")
@@ -402,7 +402,7 @@ async def test_a_deleted_response_is_not_told_again() -> None:
 
 async def test_a_turn_that_continues_one_that_is_made_again_waits_for_it() -> None:
     dial = MemoryDial()
-    async with asyncio.timeout(5), recovering(dial) as session:
+    async with asyncio.timeout(20), recovering(dial) as session:
         first = dial.wires[0]
         parent = session.create("Q1", stream_id="a", store=False)
         await first.sent_count(1)
@@ -428,7 +428,7 @@ async def test_a_turn_that_continues_one_that_is_made_again_waits_for_it() -> No
 
 async def test_the_rounds_of_a_rollout_are_told_with_what_answered_them() -> None:
     dial = MemoryDial()
-    async with asyncio.timeout(5), recovering(dial) as session:
+    async with asyncio.timeout(20), recovering(dial) as session:
         wire = dial.wires[0]
         turn = session.create("Q1", rollout=True, store=False)
         await wire.sent_count(1)
@@ -478,7 +478,7 @@ async def steered(
 async def test_messages_that_wait_for_the_next_create_are_not_lost_with_the_session() -> None:
     for is_stored in (False, True):
         dial = MemoryDial()
-        async with asyncio.timeout(5), recovering(dial) as session:
+        async with asyncio.timeout(20), recovering(dial) as session:
             wire = dial.wires[0]
             turn = session.create("Q1", store=is_stored)
             await wire.sent_count(1)
@@ -505,7 +505,7 @@ async def test_messages_that_wait_for_the_next_create_are_not_lost_with_the_sess
 
 async def test_a_steered_turn_does_not_begin_again_without_its_messages() -> None:
     dial = MemoryDial()
-    async with asyncio.timeout(5), recovering(dial) as session:
+    async with asyncio.timeout(20), recovering(dial) as session:
         wire = dial.wires[0]
         turn = session.create("Q1", store=False)
         await wire.sent_count(1)
@@ -575,7 +575,7 @@ async def test_no_tool_runs_twice_wherever_the_connection_is_cut_without_resume(
 
         dial = MemoryDial()
         ForgetfulServer(dial, cut)
-        async with asyncio.timeout(5), recovering(dial) as session:
+        async with asyncio.timeout(20), recovering(dial) as session:
             result = await session.run("Look.", tools=[look])
         assert ran == [0, 1, 2], cut
         assert (result.output_text, len(result.turns)) == ("Done.", 4)

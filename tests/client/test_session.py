@@ -23,7 +23,7 @@ from turnwire.v1.server_event_pb2 import ServerEvent, TurnwireGoAway
 
 async def test_a_turn_yields_its_events_in_order_and_then_its_response() -> None:
     wire = MemoryWire(lambda event: text_turn(event, "resp_1", "Hel", "lo"))
-    async with asyncio.timeout(5), memory_session(wire) as session:
+    async with asyncio.timeout(20), memory_session(wire) as session:
         turn = session.create("Hi")
         events = [event async for event in turn]
         response = await turn.response()
@@ -46,7 +46,7 @@ async def test_a_turn_yields_its_events_in_order_and_then_its_response() -> None
 
 async def test_a_create_carries_model_input_and_an_event_id_of_its_own() -> None:
     wire = MemoryWire(lambda event: text_turn(event, "resp_1", "x"))
-    async with asyncio.timeout(5), memory_session(wire) as session:
+    async with asyncio.timeout(20), memory_session(wire) as session:
         await session.create(
             [{"role": "user", "content": "Hi"}],
             previous_response_id="resp_0",
@@ -79,7 +79,7 @@ async def test_a_value_without_a_place_in_a_create_is_a_value_error_with_its_pat
     options: dict[str, object], path: str
 ) -> None:
     wire = MemoryWire()
-    async with asyncio.timeout(5), memory_session(wire) as session:
+    async with asyncio.timeout(20), memory_session(wire) as session:
         with pytest.raises(ValueError, match=path.replace("[", r"\[")):
             session.create(**options)  # type: ignore[arg-type]
     assert wire.sent == []
@@ -87,7 +87,7 @@ async def test_a_value_without_a_place_in_a_create_is_a_value_error_with_its_pat
 
 async def test_lanes_run_side_by_side_and_each_keeps_its_order() -> None:
     wire = MemoryWire()
-    async with asyncio.timeout(5), memory_session(wire) as session:
+    async with asyncio.timeout(20), memory_session(wire) as session:
         turns = [session.create("x", stream_id=lane) for lane in ("a", "a", "b", None)]
         await wire.sent_count(4)
         answers = [
@@ -103,7 +103,7 @@ async def test_lanes_run_side_by_side_and_each_keeps_its_order() -> None:
 
 async def test_a_refusal_goes_to_the_create_that_its_event_id_names() -> None:
     wire = MemoryWire()
-    async with asyncio.timeout(5), memory_session(wire) as session:
+    async with asyncio.timeout(20), memory_session(wire) as session:
         first, second = session.create("x"), session.create("y")
         await wire.sent_count(2)
         wire.push(rejected(wire.sent[1], "rate_limit_exceeded", 429))
@@ -117,7 +117,7 @@ async def test_a_refusal_goes_to_the_create_that_its_event_id_names() -> None:
 
 async def test_a_refusal_without_an_event_id_goes_to_the_head_of_its_lane() -> None:
     wire = MemoryWire()
-    async with asyncio.timeout(5), memory_session(wire) as session:
+    async with asyncio.timeout(20), memory_session(wire) as session:
         turn = session.create("x", stream_id="a", previous_response_id="resp_0")
         await wire.sent_count(1)
         bare = ClientEvent(stream_id="a")
@@ -132,7 +132,7 @@ async def test_a_refusal_without_an_event_id_goes_to_the_head_of_its_lane() -> N
 async def test_a_failed_turn_yields_its_last_event_and_then_raises() -> None:
     wire = MemoryWire(lambda event: failed_turn(event, "resp_1", "server_error"))
     types = []
-    async with asyncio.timeout(5), memory_session(wire) as session:
+    async with asyncio.timeout(20), memory_session(wire) as session:
         turn = session.create("x")
         with pytest.raises(turnwire.TurnFailed) as failure:
             async for event in turn:
@@ -147,7 +147,7 @@ async def test_a_failed_turn_yields_its_last_event_and_then_raises() -> None:
 async def test_an_empty_terminal_output_is_made_of_the_items_that_were_done() -> None:
     calls = (call_item("f", "{}", "call_1"), call_item("g", "{}", "call_2"))
     wire = MemoryWire(lambda event: call_turn(event, "resp_1", *calls, whole_output=False))
-    async with asyncio.timeout(5), memory_session(wire) as session:
+    async with asyncio.timeout(20), memory_session(wire) as session:
         response = await session.create("x").response()
     assert [(call.name, call.call_id) for call in response.function_calls] == [
         ("f", "call_1"),
@@ -161,14 +161,14 @@ async def test_an_event_of_a_later_version_is_skipped() -> None:
         return [*events[:3], ServerEvent(sequence_number=99), *events[3:]]
 
     wire = MemoryWire(script)
-    async with asyncio.timeout(5), memory_session(wire) as session:
+    async with asyncio.timeout(20), memory_session(wire) as session:
         events = [event async for event in session.create("x")]
     assert len(events) == 6
 
 
 async def test_a_repeated_sequence_number_is_a_protocol_violation_of_its_turn_alone() -> None:
     wire = MemoryWire()
-    async with asyncio.timeout(5), memory_session(wire) as session:
+    async with asyncio.timeout(20), memory_session(wire) as session:
         turn = session.create("x")
         await wire.sent_count(1)
         events = text_turn(wire.sent[0], "resp_1", "x")
@@ -183,7 +183,7 @@ async def test_a_repeated_sequence_number_is_a_protocol_violation_of_its_turn_al
 
 async def test_a_turn_that_begins_out_of_order_ends_the_session() -> None:
     wire = MemoryWire()
-    async with asyncio.timeout(5), memory_session(wire) as session:
+    async with asyncio.timeout(20), memory_session(wire) as session:
         turns = [session.create("x"), session.create("y")]
         await wire.sent_count(2)
         wire.push(*opening(wire.sent[1], "resp_2"))
@@ -195,7 +195,7 @@ async def test_a_turn_that_begins_out_of_order_ends_the_session() -> None:
 
 async def test_a_lost_connection_ends_all_turns_and_refuses_more() -> None:
     wire = MemoryWire()
-    async with asyncio.timeout(5), memory_session(wire) as session:
+    async with asyncio.timeout(20), memory_session(wire) as session:
         turns = [session.create("x"), session.create("y", stream_id="b")]
         await wire.sent_count(2)
         wire.lose(turnwire.ConnectionLost("gone", close_code=1012))
@@ -210,7 +210,7 @@ async def test_a_lost_connection_ends_all_turns_and_refuses_more() -> None:
 
 async def test_cancelling_a_running_turn_names_its_response_and_waits_for_the_end() -> None:
     wire = MemoryWire()
-    async with asyncio.timeout(5), memory_session(wire) as session:
+    async with asyncio.timeout(20), memory_session(wire) as session:
         turn = session.create("x", stream_id="a")
         await wire.sent_count(1)
         wire.push(*opening(wire.sent[0], "resp_1"))
@@ -230,7 +230,7 @@ async def test_cancelling_a_running_turn_names_its_response_and_waits_for_the_en
 
 async def test_cancelling_a_queued_turn_names_its_create() -> None:
     wire = MemoryWire()
-    async with asyncio.timeout(5), memory_session(wire) as session:
+    async with asyncio.timeout(20), memory_session(wire) as session:
         turn = session.create("x")
         cancelling = asyncio.create_task(turn.cancel())
         await wire.sent_count(2)
@@ -244,7 +244,7 @@ async def test_cancelling_a_queued_turn_names_its_create() -> None:
 
 async def test_a_cancel_that_crosses_the_start_is_sent_again_by_response_id() -> None:
     wire = MemoryWire()
-    async with asyncio.timeout(5), memory_session(wire) as session:
+    async with asyncio.timeout(20), memory_session(wire) as session:
         turn = session.create("x")
         cancelling = asyncio.create_task(turn.cancel())
         await wire.sent_count(2)
@@ -257,7 +257,7 @@ async def test_a_cancel_that_crosses_the_start_is_sent_again_by_response_id() ->
 
 async def test_leaving_the_block_of_a_turn_cancels_it() -> None:
     wire = MemoryWire()
-    async with asyncio.timeout(5), memory_session(wire) as session:
+    async with asyncio.timeout(20), memory_session(wire) as session:
         async with session.create("x"):
             await wire.sent_count(1)
         await wire.sent_count(2)
@@ -266,7 +266,7 @@ async def test_leaving_the_block_of_a_turn_cancels_it() -> None:
 
 async def test_cancelling_a_turn_whose_events_nobody_reads_ends() -> None:
     wire = MemoryWire()
-    async with asyncio.timeout(5), memory_session(wire, max_buffered_events=4) as session:
+    async with asyncio.timeout(20), memory_session(wire, max_buffered_events=4) as session:
         turn = session.create("x")
         await wire.sent_count(1)
         wire.push(*text_turn(wire.sent[0], "resp_1", *"abcdefgh"))
@@ -276,7 +276,7 @@ async def test_cancelling_a_turn_whose_events_nobody_reads_ends() -> None:
 
 async def test_cancelling_the_task_that_reads_does_not_end_the_turn() -> None:
     wire = MemoryWire()
-    async with asyncio.timeout(5), memory_session(wire) as session:
+    async with asyncio.timeout(20), memory_session(wire) as session:
         turn = session.create("x")
         reading = asyncio.create_task(anext(aiter(turn)))
         await wire.sent_count(1)
@@ -289,7 +289,7 @@ async def test_cancelling_the_task_that_reads_does_not_end_the_turn() -> None:
 
 async def test_silence_on_a_lane_is_a_timeout_and_cancels_the_turn() -> None:
     wire = MemoryWire()
-    async with asyncio.timeout(5), memory_session(wire, silence_timeout_s=0.02) as session:
+    async with asyncio.timeout(20), memory_session(wire, silence_timeout_s=0.02) as session:
         turn = session.create("x")
         with pytest.raises(turnwire.Timeout) as silence:
             await turn.response()
@@ -306,7 +306,7 @@ async def test_silence_on_a_lane_is_a_timeout_and_cancels_the_turn() -> None:
 
 async def test_a_turn_that_nobody_reads_holds_up_the_connection_until_it_is_read() -> None:
     wire = MemoryWire(lambda event: text_turn(event, event.event_id, *"abcdefgh"))
-    async with asyncio.timeout(5), memory_session(wire, max_buffered_events=4) as session:
+    async with asyncio.timeout(20), memory_session(wire, max_buffered_events=4) as session:
         first = session.create("x", event_id="1")
         second = session.create("y", event_id="2", stream_id="b")
         await first.started()
@@ -318,7 +318,7 @@ async def test_a_turn_that_nobody_reads_holds_up_the_connection_until_it_is_read
 
 async def test_a_turn_that_nobody_refers_to_does_not_hold_up_the_connection() -> None:
     wire = MemoryWire(lambda event: text_turn(event, event.event_id, *"abcdefgh"))
-    async with asyncio.timeout(5), memory_session(wire, max_buffered_events=4) as session:
+    async with asyncio.timeout(20), memory_session(wire, max_buffered_events=4) as session:
         session.create("x", event_id="1")
         gc.collect()
         second = session.create("y", event_id="2", stream_id="b")
@@ -327,7 +327,7 @@ async def test_a_turn_that_nobody_refers_to_does_not_hold_up_the_connection() ->
 
 async def test_closing_while_turns_run_cuts_them_and_tells_the_server() -> None:
     wire = MemoryWire()
-    async with asyncio.timeout(5), memory_session(wire) as session:
+    async with asyncio.timeout(20), memory_session(wire) as session:
         turn, queued = session.create("x", stream_id="a"), session.create("y", stream_id="a")
         await wire.sent_count(2)
         wire.push(*opening(wire.sent[0], "resp_1"))
@@ -346,7 +346,7 @@ async def test_closing_while_turns_run_cuts_them_and_tells_the_server() -> None:
 
 async def test_closing_a_wire_that_takes_nothing_more_ends_by_its_bound() -> None:
     wire = MemoryWire()
-    async with asyncio.timeout(5), memory_session(wire, close_timeout_s=0.05) as session:
+    async with asyncio.timeout(20), memory_session(wire, close_timeout_s=0.05) as session:
         turn = session.create("x")
         await wire.sent_count(1)
         wire.is_stuck = True
@@ -358,14 +358,14 @@ async def test_closing_a_wire_that_takes_nothing_more_ends_by_its_bound() -> Non
 
 async def test_closing_an_idle_session_says_good_bye_first() -> None:
     wire = MemoryWire(lambda event: text_turn(event, "resp_1", "x"))
-    async with asyncio.timeout(5), memory_session(wire) as session:
+    async with asyncio.timeout(20), memory_session(wire) as session:
         await session.create("x").response()
     assert wire.closed and wire.aborted
 
 
 async def test_closing_with_finish_waits_for_the_turns() -> None:
     wire = MemoryWire()
-    async with asyncio.timeout(5), memory_session(wire) as session:
+    async with asyncio.timeout(20), memory_session(wire) as session:
         turn = session.create("x")
         await wire.sent_count(1)
         closing = asyncio.create_task(session.close(finish=True))
@@ -378,7 +378,7 @@ async def test_closing_with_finish_waits_for_the_turns() -> None:
 async def test_events_of_the_session_go_to_on_notice() -> None:
     notices: list[Event] = []
     wire = MemoryWire()
-    async with asyncio.timeout(5), memory_session(wire, on_notice=notices.append) as session:
+    async with asyncio.timeout(20), memory_session(wire, on_notice=notices.append) as session:
         turn = session.create("x")
         await wire.sent_count(1)
         wire.push(ServerEvent(turnwire_go_away=TurnwireGoAway(reason="drain", time_left_s=9)))
@@ -390,7 +390,7 @@ async def test_events_of_the_session_go_to_on_notice() -> None:
 async def test_a_refusal_of_the_connection_is_a_notice_and_not_the_end_of_a_turn() -> None:
     notices: list[Event] = []
     wire = MemoryWire()
-    async with asyncio.timeout(5), memory_session(wire, on_notice=notices.append) as session:
+    async with asyncio.timeout(20), memory_session(wire, on_notice=notices.append) as session:
         turn = session.create("x")
         await wire.sent_count(1)
         wire.push(rejected(ClientEvent(), "websocket_connection_limit_reached"))
@@ -401,7 +401,7 @@ async def test_a_refusal_of_the_connection_is_a_notice_and_not_the_end_of_a_turn
 
 async def test_a_warm_up_asks_for_no_output() -> None:
     wire = MemoryWire(lambda event: text_turn(event, "resp_w"))
-    async with asyncio.timeout(5), memory_session(wire) as session:
+    async with asyncio.timeout(20), memory_session(wire) as session:
         assert (await session.warm_up(instructions="Be brief.")).id == "resp_w"
     create = wire.sent[0].response_create
     assert create.HasField("generate") and not create.generate
@@ -410,7 +410,7 @@ async def test_a_warm_up_asks_for_no_output() -> None:
 
 async def test_stats_have_times_tokens_and_bytes() -> None:
     wire = MemoryWire(lambda event: text_turn(event, "resp_1", "x"))
-    async with asyncio.timeout(5), memory_session(wire) as session:
+    async with asyncio.timeout(20), memory_session(wire) as session:
         turn = session.create("x", include=["turnwire.timing"])
         assert turn.stats is None
         await turn.response()

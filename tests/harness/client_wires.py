@@ -60,8 +60,8 @@ class MemoryWire:
 
     async def send(self, event: ClientEvent) -> int:
         """Keep the event, and answer it by the script; never return when the wire is stuck."""
-        while self.is_stuck:
-            await asyncio.sleep(3600)
+        if self.is_stuck:
+            await asyncio.Event().wait()
         self.sent.append(event)
         self._someone_sent.set()
         if self.script is not None:
@@ -78,8 +78,8 @@ class MemoryWire:
     async def ping(self) -> None:
         """Answer as the test says: at once, or never."""
         self.pings += 1
-        while not self.is_alive:
-            await asyncio.sleep(3600)
+        if not self.is_alive:
+            await asyncio.Event().wait()
 
     async def close(self) -> None:
         """Note it."""

@@ -71,7 +71,7 @@ class ManualClock:
         Raises:
             TimeoutError: they were not within 5 seconds of real time.
         """
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while self.sleepers < count:
                 arrival = asyncio.get_running_loop().create_future()
                 self._arrivals.append(arrival)

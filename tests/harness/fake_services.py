@@ -223,7 +223,7 @@ class FakeServices:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until `condition` holds; it is looked at whenever something happened."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not condition():
                 self.something_happened.clear()
                 await self.something_happened.wait()
@@ -231,7 +231,7 @@ class FakeServices:
     async def connection(self) -> FakeConnection:
         """Wait for the first connection to run."""
         await self.until(lambda: bool(self.connections))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await self.connections[0].started.wait()
         return self.connections[0]
 

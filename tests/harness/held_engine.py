@@ -61,7 +61,7 @@ class HeldEngine:
 
     async def held(self, hold: Hold) -> str:
         """Wait until one more generation stopped at `hold`; return its response id."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             return await hold.arrived.get()
 
     def request(self, response_id: str) -> EngineRequest:

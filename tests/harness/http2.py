@@ -36,7 +36,7 @@ class RawHttp2:
 
     async def receive(self) -> Frame:
         """Return the next frame; bounded."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             head = await self._reader.readexactly(9)
             payload = await self._reader.readexactly(int.from_bytes(head[:3], "big"))
         return Frame(head[3], head[4], payload)

@@ -43,7 +43,7 @@ __all__ = [
 Wire = Literal["memory", "grpc", "websocket", "http"]
 Json = Mapping[str, Any]
 
-WAIT_S = 5.0
+WAIT_S = 20.0
 """Bound on every wait of a peer, in seconds."""
 
 _TERMINAL = {"response_completed", "response_failed", "response_incomplete", "error"}

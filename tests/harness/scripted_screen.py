@@ -55,5 +55,5 @@ class ScriptedScreen:
 
     async def checked(self) -> Check:
         """Return the next check, once it began."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             return await self._arrivals.get()

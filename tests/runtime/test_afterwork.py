@@ -21,7 +21,7 @@ async def test_jobs_run_beside_their_caller_and_each_other():
     afterwork.add(waits, response_id="resp_1")
     afterwork.add(opens, response_id="resp_2")
     assert order == []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await afterwork.finish(5)
     assert order == ["opens", "waits"]
 
@@ -38,7 +38,7 @@ async def test_a_job_that_fails_is_logged_with_its_response_and_hurts_nobody(cap
 
     afterwork.add(breaks, response_id="resp_1")
     afterwork.add(works, response_id="resp_2")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await afterwork.finish(5)
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
@@ -49,7 +49,7 @@ async def test_a_job_that_fails_is_logged_with_its_response_and_hurts_nobody(cap
 
 
 async def test_without_jobs_there_is_nothing_to_wait_for():
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await AfterWork().finish(NEVER_S)
 
 
@@ -64,7 +64,7 @@ async def test_a_job_that_is_over_is_not_waited_for_again():
     await over.wait()
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await afterwork.finish(NEVER_S)
 
 
@@ -81,7 +81,7 @@ async def test_jobs_beyond_the_grace_are_cancelled_and_waited_for(caplog):
 
     for index in range(2):
         afterwork.add(hangs, response_id=f"resp_{index}")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await afterwork.finish(0.01)
     assert cleaned_up == [True, True]
     assert [record.getMessage() for record in caplog.records] == ["after work cut jobs=2"]

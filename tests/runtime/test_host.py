@@ -181,7 +181,7 @@ async def test_turns_that_do_not_end_with_their_grace_are_given_up(
     settings = RuntimeSettings(resume_grace_s=0.01)
     async with session(store=store, settings=settings) as (stack, peer):
         await peer.send(create("keep me"))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await stuck.wait()
         peer.connection.lose()
         await until(lambda: not stack.services.hosts)
@@ -196,7 +196,7 @@ async def test_a_server_that_closes_ends_the_sessions_that_wait() -> None:
         response_id = await stack.engine.held(hold)
         peer.connection.lose()
         await peer.ended()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await stack.services.close()
         assert not stack.services.hosts and not stack.services.running
         assert stack.ledger.closed[response_id].status == "cancelled"
@@ -217,7 +217,7 @@ async def test_a_drain_waits_for_what_runs_without_a_connection() -> None:
         await until(lambda: len(stack.services.hosts) == 1)  # the idle one has gone
         assert not draining.done()
         stack.engine.release(hold)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await draining
         assert not stack.services.hosts
         assert ("cancel", hold.text) not in stack.engine.log
@@ -235,6 +235,6 @@ async def test_a_drain_ends_with_its_grace_or_when_it_is_told_to_hurry(how: str)
         await asyncio.sleep(0)
         if how == "hurry":
             hurry.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await draining
         assert stack.engine.running  # `close` ends what is left

@@ -58,12 +58,12 @@ class Wire:
 
     async def until_stuck(self) -> None:
         """Wait until a write waits for the peer."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await self._is_stuck.wait()
 
     async def next_batch(self) -> list[bytes]:
         """Wait for the next write and return what it had."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             return await self._written.get()
 
 
@@ -101,7 +101,7 @@ async def rig(**settings: float) -> AsyncIterator[Rig]:
         made.outbox.break_off()
         if made.wire._gate is not None:
             made.wire.read(1_000)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await made.run
 
 
@@ -183,7 +183,7 @@ async def test_a_full_outbox_says_so_and_drains():
         await r.settle()
         assert not drained.done()
         r.wire.read(10)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await drained
         assert r.send("e")
         assert await r.wire.next_batch() == [b"ab"]
@@ -202,12 +202,12 @@ async def test_there_is_room_only_when_what_waits_fits_again():
         await r.wire.until_stuck()  # in the second write, which is too much alone
         assert not drained.done()
         r.wire.read(1)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await drained
 
 
 async def test_draining_an_outbox_with_room_returns_at_once():
-    async with rig() as r, asyncio.timeout(5):
+    async with rig() as r, asyncio.timeout(20):
         await r.outbox.drain()
 
 
@@ -237,7 +237,7 @@ async def test_closing_writes_the_rest_and_ends_the_writer():
         await r.speed_up(0.001)
         r.send("a")
         r.outbox.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await r.run
         assert await r.wire.next_batch() == [b"a"]
 
@@ -250,7 +250,7 @@ async def test_what_is_sent_during_the_last_write_is_written_too():
         r.outbox.close()
         r.send("b")
         r.wire.read(10)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await r.run
         assert await r.wire.next_batch() == [b"a"]
         assert await r.wire.next_batch() == [b"b"]
@@ -259,7 +259,7 @@ async def test_what_is_sent_during_the_last_write_is_written_too():
 async def test_an_empty_outbox_closes_without_a_write():
     async with rig() as r:
         r.outbox.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await r.run
         assert r.wire.writes == 0
 
@@ -273,7 +273,7 @@ async def test_a_peer_that_is_gone_ends_the_writer_and_nobody_waits_for_it():
         await r.wire.until_stuck()
         r.send("b")
         r.wire.read(10)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await r.run
             await drained
         assert r.outbox.is_broken
@@ -287,7 +287,7 @@ async def test_breaking_off_drops_what_waits():
     async with rig() as r:
         r.send("a")
         r.outbox.break_off()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await r.run
         assert r.wire.writes == 0
         assert r.outbox.bytes_written == 0
@@ -302,7 +302,7 @@ async def test_nobody_waits_for_a_write_to_a_peer_that_is_gone():
         await r.settle()
         assert not drained.done()
         r.outbox.break_off()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await drained
 
 
@@ -347,7 +347,7 @@ async def test_a_broken_outbox_has_no_heartbeat():
     async with rig() as r:
         r.outbox.break_off()
         r.outbox.send_heartbeat()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await r.run
         assert r.wire.writes == 0
 
@@ -364,7 +364,7 @@ async def test_a_peer_that_asks_and_does_not_read_makes_it_crowded_until_it_read
         await r.settle()
         assert not calm.done()
         r.wire.read(10)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await calm
         assert not r.outbox.is_crowded
 
@@ -376,5 +376,5 @@ async def test_a_reader_that_waits_for_calm_is_let_go_when_the_peer_is_gone():
         calm = asyncio.create_task(r.outbox.calm())
         await r.settle()
         r.outbox.break_off()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await calm

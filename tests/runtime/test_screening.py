@@ -47,7 +47,7 @@ async def serving(screen: Screen, **parts) -> AsyncIterator[tuple[Stack, Peer]]:
 
 
 async def until_a_step(stack: Stack, response_id: str) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while ("step", response_id) not in stack.engine.log:  # noqa: ASYNC110 (nothing tells)
             await asyncio.sleep(0)
 

@@ -17,7 +17,7 @@ async def test_probes_need_no_key_and_readiness_follows_the_services() -> None:
     async with (
         http_port(services) as port,
         aiohttp.ClientSession(f"http://127.0.0.1:{port}") as client,
-        asyncio.timeout(5),
+        asyncio.timeout(20),
     ):
         assert (await client.get("/healthz")).status == 200
         ready = await client.get("/readyz")
@@ -35,7 +35,7 @@ async def test_metrics_are_shown_to_whoever_has_a_key() -> None:
     async with (
         http_port(services) as port,
         aiohttp.ClientSession(f"http://127.0.0.1:{port}") as client,
-        asyncio.timeout(5),
+        asyncio.timeout(20),
     ):
         assert (await client.get("/metrics")).status == 401
         shown = await client.get("/metrics", headers={"authorization": "Bearer secret"})
@@ -50,7 +50,7 @@ async def test_without_counting_there_is_no_such_path() -> None:
     async with (
         http_port(services) as port,
         aiohttp.ClientSession(f"http://127.0.0.1:{port}") as client,
-        asyncio.timeout(5),
+        asyncio.timeout(20),
     ):
         assert (await client.get("/metrics")).status == 404
 

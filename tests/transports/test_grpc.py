@@ -55,7 +55,7 @@ def create(**fields: Any) -> bytes:
 
 async def frames(call: Any) -> list[ServerFrame]:
     read: list[ServerFrame] = []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while (data := await call.read()) is not grpc.aio.EOF:
             read.append(ServerFrame.FromString(data))
     return read
@@ -64,7 +64,7 @@ async def frames(call: Any) -> list[ServerFrame]:
 async def failure_of(call: Any) -> grpc.aio.AioRpcError:
     """Read the call to its end and return its status."""
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             if hasattr(call, "read"):
                 while await call.read() is not grpc.aio.EOF:
                     pass
@@ -169,7 +169,7 @@ async def test_a_message_over_the_limit_ends_the_stream_with_resource_exhausted(
         await call.write(create(instructions="x" * 11_000))
         assert (await failure_of(call)).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         connection = services.connections[0]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await connection.ended.wait()
     assert len(connection.received) == 1
 
@@ -212,7 +212,7 @@ async def test_cancelling_the_call_disconnects_at_once() -> None:
         await call.read()
         call.cancel()
         connection = services.connections[0]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await connection.disconnected.wait()
             await connection.ended.wait()
     assert connection.was_cancelled
@@ -225,7 +225,7 @@ async def test_a_deadline_cancels_like_the_client() -> None:
         call = raw_call(channel, CONNECT)(timeout=0.3)
         await call.write(create())
         assert (await failure_of(call)).code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await services.connections[0].disconnected.wait()
 
 
@@ -238,7 +238,7 @@ async def test_a_client_that_vanishes_disconnects() -> None:
         await call.write(create())
         await call.read()
         await channel.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await services.connections[0].disconnected.wait()
 
 

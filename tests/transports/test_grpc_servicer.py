@@ -31,7 +31,7 @@ async def test_what_the_client_sends_is_answered_in_frames_until_the_half_close(
     context = RecordingContext()
     context.client_sends(CREATE)
     context.client_half_closes()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await servicer(FakeServices()).connect(None, cast(Any, context))
     (frame,) = [ServerFrame.FromString(data) for data in context.written]
     assert len(frame.events) == len(greeting())
@@ -64,7 +64,7 @@ async def test_a_write_that_fails_disconnects() -> None:
     context = RecordingContext()
     context.fail_writes = True
     context.client_sends(CREATE)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await servicer(services).connect(None, cast(Any, context))
     assert services.connections[0].disconnected.is_set()
     context.client_half_closes()

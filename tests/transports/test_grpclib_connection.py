@@ -90,7 +90,7 @@ async def opened(calls: Calls, settings: GrpcSettings | None = None) -> tuple[Wi
     client.initiate_connection()
     client.send_headers(1, CALL)
     wire.data_received(client.data_to_send())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await calls.has_begun.wait()
     return wire, client
 
@@ -152,7 +152,7 @@ async def test_a_writer_that_waits_is_told_that_the_call_is_over() -> None:
     client.reset_stream(1, ErrorCodes.CANCEL)
     wire.data_received(client.data_to_send())
     with pytest.raises(grpc.aio.InternalError):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await writing
     with pytest.raises(grpc.aio.InternalError):
         await calls.contexts[0].write(b"y")
@@ -168,7 +168,7 @@ async def test_a_full_transport_stops_writers_until_it_has_room() -> None:
     await asyncio.sleep(0)
     assert not writing.done()
     wire.resume_writing()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await writing
     wire.connection_lost(None)
 

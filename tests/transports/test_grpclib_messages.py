@@ -51,7 +51,7 @@ async def test_a_reader_waits_for_the_whole_message() -> None:
     assert not reading.done()
     assert window.given_back == 6
     window.add(data[6:])
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         assert await reading == b"hello"
 
 
@@ -72,7 +72,7 @@ async def test_a_message_over_the_limit_is_known_by_its_prefix() -> None:
     await asyncio.sleep(0)
     window.add(b"\0" + (11).to_bytes(4))
     with pytest.raises(BadRequestError) as caught:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await reading
     assert caught.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
 

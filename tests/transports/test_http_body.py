@@ -237,7 +237,7 @@ async def test_a_client_that_hangs_up_stops_the_decompression_of_its_body(
         loop.call_soon_threadsafe(stopped.set)
 
     monkeypatch.setattr("turnwire_server.transports.http_body.inflate", endless)
-    async with http_port(FakeServices()) as port, asyncio.timeout(5):
+    async with http_port(FakeServices()) as port, asyncio.timeout(20):
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(
             b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: gzip\r\n"

@@ -30,7 +30,7 @@ Answer = tuple[int, dict[str, str], dict[str, Any]]
 async def exchange(port: int, *parts: bytes) -> list[Answer]:
     """Send the parts, each on its own; return the answers until the server closes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         for part in parts:
             writer.write(part)
             await writer.drain()

@@ -28,7 +28,7 @@ async def ask(channel: grpc.aio.Channel, package: str, **request: Any) -> Server
         request_serializer=ServerReflectionRequest.SerializeToString,
         response_deserializer=ServerReflectionResponse.FromString,
     )(iter([ServerReflectionRequest(**request)]))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         return await call.read()
 
 
@@ -76,7 +76,7 @@ async def test_connect_is_called_from_fetched_descriptors(package: str) -> None:
             request_serializer=request_type.SerializeToString,
             response_deserializer=frame_type.FromString,
         )(iter([request]))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             frame = await call.read()
     assert frame.events[0].response_created.response.model == "m"
     assert frame.events[-1].WhichOneof("event") == "response_completed"

@@ -209,7 +209,7 @@ async def test_an_oversize_message_in_fragments_closes_with_1009() -> None:
         reader, writer = await handshake(port)
         for index in range(20):
             writer.write(masked(b"x" * 100, opcode=0 if index else 1, final=False))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             assert (await close_frame(reader))[0] == 1009
         writer.close()
 
@@ -218,7 +218,7 @@ async def test_a_protocol_error_closes_with_1002() -> None:
     async with http_port(FakeServices()) as port:
         reader, writer = await handshake(port)
         writer.write(masked(b"", opcode=3, final=True))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             assert await close_frame(reader) == (1002, "protocol error")
         writer.close()
 
@@ -231,7 +231,7 @@ async def test_a_frame_without_a_mask_closes_with_1002_and_is_not_read() -> None
         writer.write(masked(event, opcode=1, final=True))
         await services.until(lambda: len(services.connections[0].received) == 1)
         writer.write(bytes((0x81, len(event))) + event)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             assert await close_frame(reader) == (1002, "protocol error")
         writer.close()
     assert len(services.connections[0].received) == 1
@@ -297,7 +297,7 @@ async def test_a_dropped_connection_disconnects_at_once() -> None:
         _, writer = await handshake(port)
         connection = await services.connection()
         writer.transport.abort()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await connection.disconnected.wait()
             await connection.ended.wait()
 
@@ -356,7 +356,7 @@ async def test_a_client_without_any_sign_of_life_is_dropped() -> None:
     services = FakeServices()
     async with connected(services, settings, autoping=False):
         connection = await services.connection()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await connection.disconnected.wait()
 
 
@@ -507,7 +507,7 @@ async def handshake(port: int, headers: str = "") -> tuple[RawReader, asyncio.St
         b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
         b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n" + headers.encode() + b"\r\n"
     )
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         answer = await reader.readuntil(b"\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 101 ")
     return RawReader(reader, answer), writer

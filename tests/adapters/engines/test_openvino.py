@@ -69,7 +69,7 @@ def request(*ids: int, **changes) -> EngineRequest:
 
 
 async def steps_of(generation) -> list[EngineStep]:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         return [step async for step in generation]
 
 
@@ -156,7 +156,7 @@ async def test_a_cancel_ends_the_generation_and_reaches_the_child(engine):
 
 async def test_ids_that_were_ready_come_with_the_cancelled_step(engine):
     generation = engine.generate(request(FLOOD))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         first = await anext(generation)
         assert first.ids == list(range(100))
         generation.take([5, 6], None, None)

@@ -258,7 +258,7 @@ async def test_long_text_is_read_in_another_thread_with_the_same_verdict(monkeyp
 async def test_patterns_that_make_other_engines_backtrack_take_linear_time():
     # Python's `re` would not end before the universe on any of these.
     rules = screen(Rule("c", ("(a+)+b", "(a|a)*c", "(.*,){20}d")))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         assert (await check(rules, "a" * 20_000, "," * 5_000)).allowed
 
 

@@ -29,7 +29,9 @@ class ImageFacts(NamedTuple):
 
     def __str__(self) -> str:
         """Return it in words, of about the same length whatever the image is."""
-        size = f"{self.width} x {self.height} pixels" if self.width and self.height else "unknown size"
+        size = (
+            f"{self.width} x {self.height} pixels" if self.width and self.height else "unknown size"
+        )
         return f"[image: {self.kind or 'unknown format'}, {size}, {self.digest}]"
 
 
