@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import platform
+import re
 import shutil
 import socket
 import subprocess
@@ -90,7 +91,7 @@ class Row:
         """Take from what a scenario printed what it did: its lines `ok WHAT: …`."""
         said = [line[3:] for line in output.splitlines() if line.startswith("ok ")]
         assert said, f"it did nothing\n{output[-2000:]}"
-        self.cells += [line.partition(":")[0].strip().replace("_", " ") for line in said]
+        self.cells += [_words(line.partition(":")[0].strip()) for line in said]
 
 
 def installed(name: str) -> Client:
@@ -181,6 +182,13 @@ def serving_process(*arguments: str) -> Iterator[Target]:
                 process.wait(timeout=10)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+def _words(name: str) -> str:
+    """Return the name of a scenario, of Python or JavaScript, in words."""
+    if " " not in name:
+        name = re.sub(r"(?<=[a-zA-Z])[A-Z]", lambda found: f" {found[0].lower()}", name)
+    return name.replace("_", " ")
 
 
 def free_port() -> int:

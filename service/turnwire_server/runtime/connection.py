@@ -249,7 +249,7 @@ class Connection:
     @property
     def _may_leave(self) -> bool:
         """Whether the session can go on without this connection."""
-        if not self._host.is_resumable or self._is_draining:
+        if not self._host.is_resumable:
             return False
         # What was finished may still be unread.
         return not self._over.done() or self._over.result().reason == "finished"

@@ -68,7 +68,7 @@ class OpenVinoSettings:
     """Divides the likelihood of tokens that are there already, in prompt or output; 1 is none."""
     loop_stop: bool = True
     """Whether an answer ends when the model says the same over and over: 256 tokens and 4 times
-    at least, or 512 and 11 times but for a number that counts."""
+    at least, or 320 and 11 times but for a number that counts."""
     start_timeout_s: float = 180.0
     """Most seconds that loading the model may take."""
     stop_timeout_s: float = 5.0

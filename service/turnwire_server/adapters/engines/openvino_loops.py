@@ -23,7 +23,7 @@ _LEAST_ROUNDS: Final = 3
 
 _NEARLY_EVERY: Final = 64
 _NEARLY_LONGEST_PERIOD: Final = 128
-_NEARLY_LEAST_TOKENS: Final = 512
+_NEARLY_LEAST_TOKENS: Final = 320
 _NEARLY_LEAST_ROUNDS: Final = 10
 _NEARLY: Final = 0.95
 """Part of the tokens that are those of the round before, where not all are."""
