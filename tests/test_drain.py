@@ -170,14 +170,22 @@ async def test_an_interrupt_gives_no_grace(tmp_path: Path) -> None:
         assert await server.exit_code() == 0
 
 
-async def test_a_turn_whose_client_is_lost_finishes_too_and_is_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_drained_first", [False, True], ids=["before", "while it drains"])
+async def test_a_turn_whose_client_is_lost_finishes_too_and_is_kept(
+    tmp_path: Path, is_drained_first: bool
+) -> None:
     async with served(tmp_path, PATIENT) as server:
         peer = await server.connect("websocket")
         assert isinstance(peer, WebSocketPeer)
         await start_session(peer)
         response_id = await begun(peer, metadata=script(tokens=60))
-        await peer.lose()
-        server.signal(signal.SIGTERM)
+        if is_drained_first:
+            server.signal(signal.SIGTERM)
+            await draining(server)
+            await peer.lose()
+        else:
+            await peer.lose()
+            server.signal(signal.SIGTERM)
         assert await server.exit_code() == 0
     async with served(tmp_path, PATIENT) as again:
         _, body = await again.get(f"/v1/responses/{response_id}")

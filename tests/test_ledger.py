@@ -200,7 +200,7 @@ async def test_a_rollout_that_was_killed_in_its_pause_is_billed_as_its_client_wa
 
 
 async def test_a_server_that_stops_in_order_leaves_nothing_to_recover(tmp_path):
-    config = config_file(tmp_path)
+    config = config_file(tmp_path, "[runtime]\ndrain_grace_s = 0.5\n")
     async with server(tmp_path, config) as (process, ready), peer_of("grpc", ready) as peer:
         async with asyncio.timeout(2 * WAIT_S):
             await peer.create(input="Run on.", metadata=SLOW)
