@@ -19,9 +19,9 @@ settings.load_profile("turnwire")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--grpc-backend",
-        default="grpcio",
+        default=None,
         choices=("grpcio", "grpclib"),
-        help="what serves gRPC where a test does not say so itself",
+        help="what serves gRPC where a test does not say so itself; default: the server's",
     )
 
 
@@ -29,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def _grpc_backend(request: pytest.FixtureRequest) -> Iterator[None]:
     """Serve gRPC with the back end that the command line asks for."""
     backend = request.config.getoption("--grpc-backend")
-    if backend == "grpcio":
+    if backend is None:
         yield
         return
     # Imported here, see `server`.

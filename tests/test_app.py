@@ -10,6 +10,7 @@ import sys
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -30,6 +31,8 @@ SIM = {
     "sealing.keys": ["A" * 43],
     "database.url": "memory",
 }
+_LIMIT = Path("/proc/sys/net/core/somaxconn")
+_MOST_WAITING = int(_LIMIT.read_text()) if _LIMIT.exists() else 0
 START_S = 60  # An interpreter and the vocabulary; the machine may be busy.
 
 
@@ -192,6 +195,22 @@ async def test_readiness_follows_the_engines():
             async with client.get(f"{url}/readyz") as ready:
                 assert ready.status == 200
     finally:
+        await server.close()
+
+
+@pytest.mark.skipif(_MOST_WAITING < 1_000, reason="the system lets fewer connections wait")
+async def test_a_crowd_may_wait_on_the_http_port_while_the_server_is_busy():
+    config = sim_config()
+    server = Server(config, make_services(config))
+    await server._serve_http()
+    address = (server.http_address.host, server.http_address.port)
+    crowd = []
+    try:
+        for _ in range(500):  # without a wait: the server cannot accept them
+            crowd.append(socket.create_connection(address, timeout=20))
+    finally:
+        for each in crowd:
+            each.close()
         await server.close()
 
 

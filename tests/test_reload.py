@@ -18,7 +18,7 @@ from interaction.pauses import append, round_of
 from interaction.scripts import SHELL, script
 from turnwire.v1.server_event_pb2 import ServerEvent
 from turnwire_server.app import StartFailure, make_services
-from turnwire_server.config import Config, ConfigFailure, load_config
+from turnwire_server.config import Config, ConfigFailure, WorkerPlace, load_config
 from turnwire_server.ports.engine import EngineFailure
 from turnwire_server.reloading import Reloading
 from turnwire_server.runtime.services import Services
@@ -163,7 +163,10 @@ async def test_an_engine_that_does_not_start_leaves_everything_as_it_is(
     await services.start()
     closed: list[str] = []
 
-    def make(one: Any, directory: Path, clock: Any) -> Any:
+    hosts: set[Path | None] = set()
+
+    def make(one: Any, directory: Path, clock: Any, *, engines: Path | None) -> Any:
+        hosts.add(engines)
         made = make_services(sim_config(one.name)).models.models[0]
 
         async def start() -> None:
@@ -178,8 +181,10 @@ async def test_an_engine_that_does_not_start_leaves_everything_as_it_is(
         return made
 
     monkeypatch.setattr("turnwire_server.reloading.make_model", make)
-    fresh = sim_config("fine", "broken", **{"auth.keys": ["k"]})
+    place = WorkerPlace(Path("somewhere"), 1)
+    fresh = sim_config("fine", "broken", **{"auth.keys": ["k"]}).of_worker(place)
     await reloaded(services, config, fresh)
+    assert hosts == {place.engines}
     assert [one.name for one in services.models.models] == ["a"]
     assert services.authorize(None) == "default"
     assert sorted(closed) == ["broken", "fine"]

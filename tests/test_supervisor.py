@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import socket
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness.gguf_files import tiny_metadata, write_gguf
 from turnwire_server import supervisor as module
-from turnwire_server.app import StartFailure
-from turnwire_server.config import Address
-from turnwire_server.supervisor import Plan, ReservedPorts, Supervisor
+from turnwire_server.adapters.engines.openvino import OpenVinoEngine
+from turnwire_server.app import StartFailure, make_services
+from turnwire_server.config import Address, WorkerPlace, load_config
+from turnwire_server.supervisor import Plan, ReservedPorts, Supervisor, supervise
 
 READY = "import os, sys; print('{\"pid\": %d}' % os.getpid(), flush=True); "
 OBEYING = READY + "sys.exit(0 if os.read(0, 1) else 9)"
@@ -141,6 +147,31 @@ async def test_one_that_does_not_end_at_all_is_killed(monkeypatch: pytest.Monkey
     assert await outcome(it, lambda _: it.stop()) == "Worker 0 ended with -9."
 
 
+async def test_the_workers_find_the_engines_that_they_share_and_these_end_last(
+    tmp_path: Path,
+) -> None:
+    place = tmp_path / "engines"
+    code = f"import socket; socket.socket(socket.AF_UNIX).connect({str(place)!r}); {OBEYING}"
+    seen: list[list[dict[str, Any]]] = []
+
+    def on_ready(said: list[dict[str, Any]]) -> None:
+        seen.append(said)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    async with asyncio.timeout(60):
+        await supervise(replace(plan(lambda _: code), engines=place), on_ready=on_ready)
+    assert len(seen[0]) == 2
+    assert os.listdir(tmp_path) == []
+
+
+async def test_a_place_that_cannot_be_had_ends_the_start(tmp_path: Path) -> None:
+    for place in (tmp_path / "none" / "engines", tmp_path / ("long" * 50)):
+        with pytest.raises(StartFailure, match="The workers' directory cannot be used"):
+            await supervise(
+                replace(plan(lambda _: OBEYING), engines=place), on_ready=lambda _: None
+            )
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_a_reserved_port_can_be_listened_on_by_several(host: str) -> None:
     ports = ReservedPorts()
@@ -166,3 +197,21 @@ def test_a_port_that_others_share_among_themselves_is_taken() -> None:
 def test_a_host_that_is_none_of_this_machine_is_named() -> None:
     with pytest.raises(StartFailure, match=r"HTTP cannot listen on 192\.0\.2\.1:80"):
         ReservedPorts().reserve("HTTP", Address("192.0.2.1", 80))
+
+
+@pytest.mark.parametrize(
+    ("given", "is_shared"),
+    [({}, True), ({"engine_process": "shared"}, True), ({"engine_process": "per_worker"}, False)],
+)
+def test_the_engine_of_a_worker_is_the_parents_unless_each_shall_have_its_own(
+    tmp_path: Path, given: dict[str, str], is_shared: bool
+) -> None:
+    pytest.importorskip("openvino_genai")
+    path = write_gguf(tmp_path / "tiny.gguf", tiny_metadata())
+    options = {"models": [{"path": str(path), **given}], "data_dir": str(tmp_path)}
+    alone = load_config(environment={}, options=options)
+    place = WorkerPlace(tmp_path, 1)
+    for config, host in ((alone, None), (alone.of_worker(place), place.engines)):
+        (model,) = make_services(config).models.models
+        assert isinstance(model.engine, OpenVinoEngine)
+        assert model.engine.host == (host if is_shared else None)

@@ -85,7 +85,8 @@ def test_paths_of_a_file_are_relative_to_it(tmp_path: Path) -> None:
 
 
 def test_the_back_end_is_a_key_like_any_other() -> None:
-    config = load_config(environment={"TURNWIRE_GRPC_BACKEND": "grpclib"}, options=SIM)
-    assert config.grpc.backend == "grpclib"
+    assert load_config(environment={}, options=SIM).grpc.backend == "grpclib"
+    config = load_config(environment={"TURNWIRE_GRPC_BACKEND": "grpcio"}, options=SIM)
+    assert config.grpc.backend == "grpcio"
     with pytest.raises(ConfigFailure, match=r"grpc\.backend"):
         load_config(environment={}, options={**SIM, "grpc.backend": "tonic"})

@@ -12,7 +12,17 @@ from typing import Any, Final
 import orjson
 from rich.console import Console
 
-from turnwire_bench import bars, chain, converse, micro, peer_driver, peers, scale, tables
+from turnwire_bench import (
+    bars,
+    chain,
+    converse,
+    micro,
+    peer_driver,
+    peers,
+    scale,
+    scale_workers,
+    tables,
+)
 from turnwire_bench.bar import Bar
 from turnwire_bench.failure import BenchFailure
 from turnwire_bench.html_report import html_report
@@ -27,6 +37,7 @@ Result = dict[str, Any]
 _TABLE_WIDTH: Final = 132
 _QUICK_REPEATS: Final = 2
 _REPEATS: Final = 5
+_SCALE_REPEATS: Final = 3
 
 
 def run_bench(options: argparse.Namespace) -> int:
@@ -110,11 +121,28 @@ def _scale(options: argparse.Namespace, console: Console, status: Any) -> Result
         wires=_chosen(options.transport, scale.WIRES),
         give_back_s=0.0 if quick else 5.0,
     )
+    if options.workers:
+        return _scale_workers(options, settings, console, status)
     result = scale.run_scale(settings, status.update)
     for table in tables.scale_table(result["rows"], result["idle"]):
         _print(console, table)
     for opens in result["opens"]:
         console.print(tables.opens_line(opens))
+    return result
+
+
+def _scale_workers(
+    options: argparse.Namespace, settings: scale.ScaleSettings, console: Console, status: Any
+) -> Result:
+    if len(set(options.workers)) < 2 or min(options.workers) < 1:
+        raise BenchFailure("Two numbers of workers to compare are needed: --workers 1,2.")
+    repeats = options.repeats or (1 if options.quick else _SCALE_REPEATS)
+    workers = tuple(dict.fromkeys(options.workers))
+    result = scale_workers.run_scale_workers(
+        settings, workers, repeats=repeats, progress=status.update
+    )
+    _print(console, tables.scale_table(result["rows"], [])[0])
+    _print(console, tables.ratios_table(result["ratios"]))
     return result
 
 

@@ -82,6 +82,8 @@ class _Base:
             api_key=self._place.api_key,
             model=self._place.model,
             root_certificates=self._place.certificate,
+            # Plain HTTP, as others send it: without keys that let a request be repeated.
+            resume=not self._place.url.startswith("http"),
         )
 
     def _count(self) -> None:

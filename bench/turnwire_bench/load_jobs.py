@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import time
 from collections import Counter
 from typing import Any, Final
@@ -31,6 +32,19 @@ _AT_ONCE: Final = 64
 """Sessions that are opened at a time, where it is not the opening that is measured."""
 _TURN_TIMEOUT_S: Final = 60.0
 _OPENS_TIMEOUT_S: Final = 400.0
+_NUMBERS: Final = 0.15
+"""Part of the words that are numbers."""
+_WORDS: Final = (
+    "a about after again all also and any are as at be because been before between but by can "
+    "could day did do each even every file find first for from function get give good had has "
+    "have he her here him his how if in into is it its just know last like line list little long "
+    "look made make many may message more most much must name never new no not now of on one only "
+    "open or order other our out over part people place problem question read result return right "
+    "said same see server session set she should so some state still such take test than that the "
+    "their them then there these they thing think this those time to token turn two under until "
+    "up use value very want was water way we well were what when where which while who why will "
+    "with word work world would write year you your"
+).split()
 _held: list[Link] = []
 """Idle sessions."""
 
@@ -95,7 +109,7 @@ async def idle(job: Job) -> dict[str, Any]:
     """
     wire: LeanWire = job["wire"]
     number = job.get("items", 1)
-    text = "hello my friend " * (job["turn_bytes"] // 16 // number)
+    text = prose(job["turn_bytes"] // number)
     items = [{"role": "user", "content": text}] * number
     create = create_of(wire, text, '{"tokens": 20}', input=items)
     limit = asyncio.Semaphore(_AT_ONCE)
@@ -120,6 +134,20 @@ async def idle(job: Job) -> dict[str, Any]:
         "completed": sum(end == "response_completed" for end in ends),
         "alive": sum(not session.link.closed.done() for session in sessions),
     }
+
+
+def prose(size: int) -> str:
+    """Return about `size` bytes of text, the same each time, that compresses about like prose."""
+    chance = random.Random(size)  # no secret
+    words: list[str] = []
+    length = 0
+    while length < size:
+        word = chance.choice(_WORDS)
+        if chance.random() < _NUMBERS:
+            word = str(chance.randrange(10_000))
+        words.append(word)
+        length += len(word) + 1
+    return " ".join(words)
 
 
 async def let_go(job: Job) -> dict[str, Any]:

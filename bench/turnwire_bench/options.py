@@ -85,6 +85,12 @@ def _add_scale(commands: Any) -> None:
         "--idle", type=_counts, metavar="N,…", help="idle sessions (default 100,1000,5000)"
     )
     parser.add_argument("--opens", type=_count, metavar="N", help="opens at once (default 5000)")
+    parser.add_argument(
+        "--workers",
+        type=_counts,
+        metavar="N,…",
+        help="compare servers with so many workers, for example 1,2, and nothing else",
+    )
 
 
 def _add_chain(commands: Any) -> None:

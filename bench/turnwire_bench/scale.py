@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,21 +11,34 @@ from turnwire_bench.meta import meta_of
 from turnwire_bench.processes import Child
 from turnwire_bench.stand import Server, Stand
 
-__all__ = ["ScaleSettings", "is_carried", "least_memory_kb", "run_scale"]
+__all__ = [
+    "CHANCES",
+    "MOST_DELAY_MS",
+    "TIMEOUT_S",
+    "Progress",
+    "ScaleSettings",
+    "Trial",
+    "is_carried",
+    "least_memory_kb",
+    "run_scale",
+    "searching",
+]
 
 Progress = Callable[[str], None]
+Trial = dict[str, Any]
+"""What came of a number of sessions, as the job `paced` tells it."""
 
 MOST_DELAY_MS: Final = 50.0
 """Of 99 of 100 tokens, behind the engine's schedule: where a core is full."""
 WIRES: Final = ("ws", "grpc")
 _FINE: Final = 1.1
 """The search ends when what is carried and what is not are this close."""
-_CHANCES: Final = 3
+CHANCES: Final = 3
 _FIRST_TOKENS: Final = 2000
 """Tokens per second, in all sessions together, that the search begins with."""
 _LOOK_S: Final = 0.5
 _LEAST_DELIVERED: Final = 0.95
-_TIMEOUT_S: Final = 600.0
+TIMEOUT_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +77,7 @@ def run_scale(settings: ScaleSettings, progress: Progress) -> dict[str, Any]:
             server = stand.server()
             progress(f"{wire}: {settings.opens} simultaneous opens")
             job = {"do": "opens", "wire": wire, "port": server.port(wire)}
-            result = worker.ask({**job, "count": settings.opens}, timeout_s=_TIMEOUT_S)
+            result = worker.ask({**job, "count": settings.opens}, timeout_s=TIMEOUT_S)
             opened.append({"transport": wire, "count": settings.opens, **result})
             for rate in settings.rates:
                 found = _search(stand.server(), worker, wire, rate, settings, progress)
@@ -104,7 +117,7 @@ def _search(
 
     def tried(count: int) -> dict[str, Any]:
         # What else runs on the machine only ever makes tokens late: the best of a few counts.
-        for chance in range(_CHANCES):
+        for chance in range(CHANCES):
             trial = once(count, chance)
             if is_carried(trial):
                 break
@@ -122,25 +135,37 @@ def _search(
             "seconds": settings.seconds,
             "pids": [server.pid],
         }
-        return {"sessions": count, **worker.ask(job, timeout_s=_TIMEOUT_S)}
+        return worker.ask(job, timeout_s=TIMEOUT_S)
 
+    search = searching(rate, settings.most_sessions)
+    count = next(search)
+    while True:
+        try:
+            count = search.send(tried(count))
+        except StopIteration as end:
+            found: dict[str, Any] = end.value
+            return found
+
+
+def searching(rate: float, most_sessions: int) -> Generator[int, Trial, dict[str, Any]]:
+    """Yield numbers of sessions, take what came of each, and return what is carried."""
     good: dict[str, Any] | None = None
     bad = 0
-    count = max(1, min(settings.most_sessions, round(_FIRST_TOKENS / rate)))
+    count = max(1, min(most_sessions, round(_FIRST_TOKENS / rate)))
     tries = []
     while True:
-        trial = tried(count)
+        trial = yield count
         tries.append({"sessions": count, "delay_ms_p99": trial["delay_ms"]["p99"]})
         if is_carried(trial):
-            good = trial
-            if count == settings.most_sessions:
+            good = {**trial, "sessions": count}
+            if count == most_sessions:
                 break
             after = count * 2 if not bad else (count + bad) // 2
         else:
             bad = count
             after = (count + good["sessions"]) // 2 if good else count // 2
         lowest = good["sessions"] if good else 0
-        after = min(after, settings.most_sessions)
+        after = min(after, most_sessions)
         if after in (lowest, bad) or after < 1 or (bad and lowest and bad / lowest <= _FINE):
             break
         count = after
@@ -185,12 +210,12 @@ def _idle(
     # A few first: what the first turns load is the process's, not a session's.
     job = {"do": "idle", "wire": wire, "port": server.port(wire)}
     job["turn_bytes"] = settings.turn_bytes
-    worker.ask({**job, "count": 20}, timeout_s=_TIMEOUT_S)
-    worker.ask({"do": "let_go"}, timeout_s=_TIMEOUT_S)
+    worker.ask({**job, "count": 20}, timeout_s=TIMEOUT_S)
+    worker.ask({"do": "let_go"}, timeout_s=TIMEOUT_S)
     before = server.memory_kb()
-    result = worker.ask({**job, "count": count}, timeout_s=_TIMEOUT_S)
+    result = worker.ask({**job, "count": count}, timeout_s=TIMEOUT_S)
     held = server.memory_kb()
-    worker.ask({"do": "let_go"}, timeout_s=_TIMEOUT_S)
+    worker.ask({"do": "let_go"}, timeout_s=TIMEOUT_S)
     after = least_memory_kb(server, settings.give_back_s)
     known = before is not None and held is not None and after is not None
     return {

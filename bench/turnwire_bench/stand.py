@@ -90,6 +90,7 @@ class Stand:
         has_slow_sink: bool = False,
         scenario: Scenario | None = None,
         rate: float = 0.0,
+        workers: int = 1,
     ) -> Server:
         """Start a server on the simulated engine, on free ports, with a data folder of its own.
 
@@ -98,6 +99,7 @@ class Stand:
             has_slow_sink: Whether its usage records go to a receiver that takes its time.
             scenario: A trajectory to replay.
             rate: Its tokens per second.
+            workers: How many processes serve.
         """
         folder = Path(tempfile.mkdtemp(dir=self._folder))
         variables = {"XDG_DATA_HOME": str(folder)}
@@ -122,7 +124,8 @@ class Stand:
                 encoding="utf-8",
             )
             model = ["--config", str(config)]
-        process = child("turnwire", ["serve", *listen, *model], environment=variables)
+        shared = ["--workers", str(workers)] if workers > 1 else []
+        process = child("turnwire", ["serve", *listen, *model, *shared], environment=variables)
         return Server(self._stack.enter_context(process), is_secure=is_secure)
 
     def wants_tls(self, transport: str) -> bool:

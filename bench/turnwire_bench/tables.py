@@ -16,6 +16,7 @@ __all__ = [
     "micro_table",
     "opens_line",
     "peers_table",
+    "ratios_table",
     "scale_table",
     "transports_table",
 ]
@@ -77,6 +78,24 @@ def peers_table(rows: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
+def ratios_table(ratios: Sequence[dict[str, Any]]) -> Table:
+    """Return how many more sessions more workers carry."""
+    table = _table(
+        "Sessions of more workers against fewer",
+        "transport",
+        *("tok/s each", "workers", "ratio", "lowest", "highest", "with the load\non these cores"),
+    )
+    for row in ratios:
+        low, high = row["spread"] or (None, None)
+        table.add_row(
+            row["transport"],
+            _number(row["rate"], 0),
+            " : ".join(str(count) for count in reversed(row["workers"])),
+            *(_number(value, 2) for value in (row["ratio"], low, high, row["ratio_measured"])),
+        )
+    return table
+
+
 def scale_table(rows: Sequence[dict[str, Any]], idle: Sequence[dict[str, Any]]) -> list[Table]:
     """Return sessions per core, and what idle ones hold."""
     carried = _table(
@@ -87,10 +106,10 @@ def scale_table(rows: Sequence[dict[str, Any]], idle: Sequence[dict[str, Any]]) 
     )
     for row in rows:
         carried.add_row(
-            row["transport"],
+            row["transport"] + (f" × {row['workers']}" if "workers" in row else ""),
             _number(row["rate"], 0),
             _number(row["sessions_per_core"], 0),
-            str(row["sessions"]),
+            _number(row["sessions"], 0),
             _number(row.get("server_cores")),
             _number(row.get("client_cores")),
             _number(row.get("delay_ms_p50"), 1),

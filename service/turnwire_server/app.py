@@ -66,6 +66,9 @@ _log = logging.getLogger("turnwire.app")
 _KEY_FILE: Final = "sealing.keys"
 _INSTANCES: Final = "instances"
 """Where the journals of running servers are, in the data directory."""
+_BACKLOG: Final = 4096
+"""Connections over HTTP that may wait to be accepted, where the system allows as many: of a
+crowd that comes at once the others would be put off, and try again in seconds."""
 _STOP_GRACE_S: Final = 5.0
 """How long the wires may take to say good-bye."""
 
@@ -74,7 +77,9 @@ class StartFailure(Exception):
     """The server cannot start. `str()` is a sentence or two for the operator."""
 
 
-def _openvino_model(config: ModelConfig, models_directory: Path, clock: Clock) -> ServedModel:
+def _openvino_model(
+    config: ModelConfig, models_directory: Path, clock: Clock, engines: Path | None
+) -> ServedModel:
     """Make a model that runs on the embedded engine."""
     if importlib.util.find_spec("openvino_genai") is None:
         raise StartFailure(
@@ -100,7 +105,9 @@ def _openvino_model(config: ModelConfig, models_directory: Path, clock: Clock) -
     except RendererFailure as failure:
         raise StartFailure(f"The model {config.name!r} cannot be loaded. {failure}") from None
     try:
-        engine = OpenVinoEngine(replace(config.settings, model_path=path), clock=clock)
+        settings = replace(config.settings, model_path=path)
+        host = engines if settings.engine_process == "shared" else None
+        engine = OpenVinoEngine(settings, clock=clock, host=host)
     except ValueError as error:
         raise StartFailure(f"The model {config.name!r} cannot be loaded: {error}.") from None
     return ServedModel(config.name, engine, renderer, clock.wall(), takes_steers=config.steering)
@@ -115,15 +122,23 @@ def _sim_model(config: ModelConfig, clock: Clock) -> ServedModel:
     )
 
 
-def make_model(config: ModelConfig, models_directory: Path, clock: Clock) -> ServedModel:
+def make_model(
+    config: ModelConfig, models_directory: Path, clock: Clock, *, engines: Path | None = None
+) -> ServedModel:
     """Make a model, whose engine is not started; blocks while its vocabulary is read.
+
+    Args:
+        config: Which.
+        models_directory: Where models are that were pulled.
+        clock: What the engine waits with.
+        engines: Where the host of the engines that the workers share listens, if there is one.
 
     Raises:
         StartFailure: It cannot be used.
     """
     if config.engine == "sim":
         return _sim_model(config, clock)
-    return _openvino_model(config, models_directory, clock)
+    return _openvino_model(config, models_directory, clock, engines)
 
 
 def make_services(config: Config, *, clock: Clock | None = None) -> Services:
@@ -133,8 +148,12 @@ def make_services(config: Config, *, clock: Clock | None = None) -> Services:
         StartFailure: A model, the database, the screen's rules or the sealing keys cannot be used.
     """
     clock = clock or SystemClock()
-    models = [make_model(model, config.models_directory, clock) for model in config.models]
-    stores, instance_id = _stores(config, clock), random_id("inst_")
+    models = [
+        make_model(model, config.models_directory, clock, engines=config.engines)
+        for model in config.models
+    ]
+    instance_id = random_id("inst_")
+    stores = _stores(config, clock, instance_id)
     return Services(
         ModelRegistry(models, any_model=config.any_model),
         store=stores.responses,
@@ -160,7 +179,7 @@ class _Stores(NamedTuple):
     resources: tuple[Resource, ...] = ()
 
 
-def _stores(config: Config, clock: Clock) -> _Stores:
+def _stores(config: Config, clock: Clock, instance_id: str) -> _Stores:
     """Make the stores that the configuration asks for; nothing is opened yet."""
     if config.database.is_memory:
         responses = MemoryResponseStore(config.store, wall=clock.wall)
@@ -171,6 +190,7 @@ def _stores(config: Config, clock: Clock) -> _Stores:
         from turnwire_server.adapters.stores.segments import SegmentBook
         from turnwire_server.adapters.stores.sql import SqlResponseStore
         from turnwire_server.adapters.stores.sql_conversations import SqlConversationStore
+        from turnwire_server.adapters.stores.sql_heartbeat import Heartbeat
         from turnwire_server.adapters.stores.sql_maintenance import StoreMaintenance
     except ModuleNotFoundError as error:
         raise StartFailure(
@@ -187,7 +207,11 @@ def _stores(config: Config, clock: Clock) -> _Stores:
         store,
         SqlConversationStore(database, book),
         database,
-        (database, StoreMaintenance(database, store, clock)),
+        (
+            database,
+            StoreMaintenance(database, store, clock),
+            Heartbeat(database, store, clock, instance_id=instance_id),
+        ),
     )
 
 
@@ -320,6 +344,7 @@ class Server:
                 address.host,
                 address.port,
                 ssl_context=context,
+                backlog=_BACKLOG,
                 reuse_port=True if self._config.worker else None,
             ).start()
         except OSError as error:

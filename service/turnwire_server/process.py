@@ -18,13 +18,17 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Final
 
+from turnwire_server.adapters.allocator import find_trim
 from turnwire_server.app import Server, StartFailure, make_services
 from turnwire_server.config import Config
 from turnwire_server.reloading import Reloading
+from turnwire_server.runtime.services import Services
+from turnwire_server.runtime.tidying import Tidying
 
 __all__ = ["DRAIN", "RELOAD", "STOP", "run", "serve"]
 
@@ -99,7 +103,7 @@ async def serve(
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
         on_ready(server)
-        await _unless(asyncio.Event().wait(), stop, terminated)
+        await _unless(_tidy(services), stop, terminated)
         await reloading.close()
     if has_started and not stop.is_set():
         grace_s = config.runtime.drain_grace_s
@@ -108,6 +112,16 @@ async def serve(
     _log.info("stopping connections=%d", services.connection_count)
     await server.close()
     _log.info("stopped")
+
+
+_worked = time.process_time
+
+
+async def _tidy(services: Services) -> None:
+    """Take less memory when there is little to do, until cancelled."""
+    resting, trim = services.resting, find_trim()
+    tidying = Tidying(services.clock, _worked, resting.rest_one, trim or _ignore)
+    await tidying.run()
 
 
 def _on_signal(number: signal.Signals, call: Callable[[], None]) -> None:

@@ -96,7 +96,9 @@ class Reloading:
         clock, directory = self._services.clock, fresh.models_directory
         try:
             for one in wanted:
-                model = await asyncio.to_thread(make_model, one, directory, clock)
+                model = await asyncio.to_thread(
+                    make_model, one, directory, clock, engines=fresh.engines
+                )
                 made[one.name] = (one, model)
                 await model.engine.start()
         except BaseException:

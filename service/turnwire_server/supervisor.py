@@ -2,7 +2,8 @@
 
 The parent serves nothing. It finds free ports, starts the workers, passes its signals on, and
 starts a worker again that dies. What a worker is told goes through its standard input, whose end
-is an order too: no worker outlives its parent, however that ends.
+is an order too: no worker outlives its parent, however that ends. It also owns the engine processes
+that the workers share, so that the end of a worker is not theirs.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
+from turnwire_server.adapters.engines.engine_host import EngineHost
 from turnwire_server.app import StartFailure
 from turnwire_server.config import Address
 from turnwire_server.process import DRAIN, RELOAD, STOP
@@ -122,6 +125,8 @@ class Plan:
     it is ready, and follows the orders of `process` on its standard input."""
     grace_s: float
     """For how long a worker may drain, in seconds."""
+    engines: Path | None = None
+    """Where workers find the engines that they share; None when there are none."""
 
 
 @dataclass(slots=True, eq=False)
@@ -334,12 +339,22 @@ async def supervise(
         StartFailure: As `Supervisor.run`.
     """
     supervisor, loop = Supervisor(plan), asyncio.get_running_loop()
+    engines = EngineHost()
+    if plan.engines is not None:
+        try:
+            engines.start(plan.engines)
+        except OSError as error:
+            reason = error.strerror or "its name is too long"
+            raise StartFailure(f"The workers' directory cannot be used: {reason}.") from None
     loop.add_signal_handler(signal.SIGTERM, supervisor.drain)
     loop.add_signal_handler(signal.SIGINT, supervisor.stop)
     loop.add_signal_handler(signal.SIGHUP, supervisor.reload)
     if until_stdin_closes:
         _watch_stdin(supervisor.stop)
-    await supervisor.run(on_ready)
+    try:
+        await supervisor.run(on_ready)
+    finally:
+        await engines.close()
 
 
 def _watch_stdin(ended: Callable[[], None]) -> None:

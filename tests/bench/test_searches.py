@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from turnwire_bench import scale
+from turnwire_bench import scale, scale_workers
 from turnwire_bench.bars import BARS, BarsSettings, run_bars
 from turnwire_bench.chain import ChainSettings, growth
 from turnwire_bench.failure import BenchFailure
@@ -109,3 +109,38 @@ def test_an_unknown_bar_is_refused_with_the_known_ones():
     with pytest.raises(BenchFailure, match="no bar 'height'; known are overhead, burst"):
         run_bars(BarsSettings(("height",)), lambda _: None)
     assert len(BARS) == 12
+
+
+def test_searches_take_turns_one_try_each():
+    tried: list[tuple[int, int]] = []
+
+    def tries(workers: int, most: int):
+        def once(count: int) -> dict:
+            tried.append((workers, count))
+            return trial(p99=10.0 if count <= most else 80.0)
+
+        return once
+
+    found = scale_workers.in_turn(
+        65.0, 2000, {1: tries(1, 100), 2: tries(2, 190)}, "ws", lambda _: None
+    )
+    assert 90 <= found[1]["sessions"] <= 100
+    assert 171 <= found[2]["sessions"] <= 190
+    turns = [workers for workers, _ in tried]
+    both = 2 * min(turns.count(1), turns.count(2))
+    assert turns[:both] == [1, 2] * (both // 2)
+    alone = {workers: [count for who, count in tried if who == workers] for workers in (1, 2)}
+    assert len(alone[1]) == len(found[1]["tries"])
+
+
+@pytest.mark.parametrize(
+    ("workers", "client_cores", "left", "sessions"),
+    [(1, 0.4, 1.0, 100), (2, 0.5, 1.5, 133.3), (2, 0.0, 2.0, 100), (2, None, 2.0, 100)],
+)
+def test_what_the_load_takes_of_the_workers_cores_is_accounted_for(
+    workers, client_cores, left, sessions
+):
+    found = {"sessions": 100, "client_cores": client_cores}
+    counted = scale_workers.accounted(found, workers, cpus=2)
+    assert counted["cores_left"] == left
+    assert counted["sessions_accounted"] == pytest.approx(sessions, abs=0.1)

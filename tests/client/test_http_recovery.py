@@ -12,7 +12,10 @@ import pytest
 from aiohttp import web
 
 import turnwire
-from harness.client_events import opening, text_turn
+from harness.client_events import failed_turn, opening, text_turn
+from harness.cutting_proxy import CuttingProxy, cutting_proxy
+from harness.stack import Stack, running_stack
+from harness.waiting import until
 from turnwire import _codec, _connect
 from turnwire._recovery import RecoverySettings
 from turnwire.v1.client_event_pb2 import ClientEvent, ResponseCreate
@@ -29,20 +32,26 @@ class BreakingServer:
     to have stored."""
 
     def __init__(self) -> None:
-        self.answers: deque[tuple[list[ServerEvent], bool] | int] = deque()
-        """Events, and whether they are all; or the status of a refusal for a missing parent."""
+        self.answers: deque[tuple[list[ServerEvent], bool] | tuple[int, str]] = deque()
+        """Events, and whether they are all; or the status and code of a refusal."""
+        self.keys: list[str | None] = []
+        """Idempotency keys of the creates."""
         self.creates: list[ResponseCreate] = []
         self.stored: dict[str, str] = {}
         """Response -> its status."""
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         self.creates.append(_codec.loads(ResponseCreate, await request.read()))
-        answer = self.answers.popleft()
-        if isinstance(answer, int):
-            error = {"code": "previous_response_not_found", "message": "No.", "param": None}
-            return web.json_response({"error": error}, status=answer)
-        events, is_whole = answer
-        stream = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        key = request.headers.get("idempotency-key")
+        headers = {"idempotent-replayed": "true"} if key in self.keys else {}
+        self.keys.append(key)
+        first, second = self.answers.popleft()
+        if isinstance(first, int):
+            error = {"code": second, "message": "No.", "param": None}
+            return web.json_response({"error": error}, status=first)
+        events, is_whole = first, second
+        headers["content-type"] = "text/event-stream"
+        stream = web.StreamResponse(headers=headers)
         await stream.prepare(request)
         for event in events:
             await stream.write(b"data: " + _codec.dumps(event) + b"\n\n")
@@ -128,7 +137,8 @@ async def test_a_server_that_is_away_for_a_moment_is_waited_for() -> None:
         await asyncio.sleep(0)
         async with breaking(port) as (server, _):
             # Its store is gone: the conversation is told in full.
-            server.answers.extend([400, (text("resp_2", "b"), True)])
+            refusal = (400, "previous_response_not_found")
+            server.answers.extend([refusal, (text("resp_2", "b"), True)])
             assert (await waiting).id == "resp_2"
             await opened.__aexit__(None, None, None)
     named, whole = server.creates
@@ -147,3 +157,126 @@ async def test_a_turn_that_waits_to_be_begun_again_can_be_cancelled() -> None:
     with pytest.raises(turnwire.RequestCancelled):
         await turn.response()
     await opened.__aexit__(None, None, None)
+
+
+# Keys: what was sent again does not run again.
+
+
+async def test_a_create_that_may_not_have_arrived_is_sent_again_under_its_key() -> None:
+    async with asyncio.timeout(10), breaking() as (server, url):
+        server.answers.extend([([], False), ([], False), (text("resp_1", "Hello"), True)])
+        server.answers.append((text("resp_2", "Ho"), True))
+        async with turnwire.connect(url, model="m") as session:
+            await session.create("Hi", event_id="mine").response()
+            await session.create("Hi", event_id="mine").response()
+    first, again, last, other = server.keys
+    assert first and first == again == last
+    assert other and other != first  # another turn, whatever its user calls it
+
+
+@pytest.mark.parametrize("store", [True, False])
+async def test_once_it_is_known_that_a_stored_response_is_of_no_use_the_key_is_another(
+    store: bool,
+) -> None:
+    async with asyncio.timeout(10), breaking() as (server, url):
+        server.answers.append((opening(ClientEvent(), "resp_1"), False))
+        server.answers.append((text("resp_2", "Hello"), True))
+        server.stored["resp_1"] = "failed"
+        async with turnwire.connect(url, model="m") as session:
+            await session.create("Hi", store=store).response()
+    first, again = server.keys
+    assert (first != again) is store
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [(failed_turn(ClientEvent(), "resp_1", "server_error"), True), (400, "request_cancelled")],
+    ids=["failed", "cancelled"],
+)
+async def test_what_ended_under_its_key_while_nobody_was_there_begins_again(gone) -> None:
+    async with asyncio.timeout(10), breaking() as (server, url):
+        server.answers.extend([([], False), gone, (text("resp_2", "Hello"), True)])
+        server.stored["resp_1"] = "failed"
+        async with turnwire.connect(url, model="m") as session:
+            assert (await session.create("Hi").response()).id == "resp_2"
+    first, again, other = server.keys
+    assert first == again != other
+
+
+async def test_a_response_that_is_no_longer_kept_is_an_error_and_does_not_run_again() -> None:
+    async with asyncio.timeout(10), breaking() as (server, url):
+        server.answers.extend([([], False), (400, "response_already_completed")])
+        async with turnwire.connect(url, model="m") as session:
+            with pytest.raises(turnwire.ResponseRejected) as refused:
+                await session.create("Hi", store=False).response()
+    assert refused.value.code == "response_already_completed"
+    assert server.keys[0] == server.keys[1]
+
+
+@pytest.mark.parametrize("off", [{"resume": False}, {"reconnect_s": 0}], ids=str)
+async def test_without_resume_creates_have_no_key(off) -> None:
+    async with asyncio.timeout(10), breaking() as (server, url):
+        server.answers.append((text("resp_1", "Hello"), True))
+        async with turnwire.connect(url, model="m", **off) as session:
+            await session.create("Hi").response()
+    assert server.keys == [None]
+
+
+@asynccontextmanager
+async def cuttable() -> AsyncIterator[tuple[Stack, CuttingProxy, str]]:
+    """The real server, whose generations can be held, behind a proxy."""
+    async with asyncio.timeout(20), running_stack() as stack:
+        server = await stack._serving()
+        async with cutting_proxy(server.http_port, wire="websocket") as proxy:
+            yield stack, proxy, f"http://127.0.0.1:{proxy.port}"
+
+
+@pytest.mark.parametrize("store", [True, False])
+async def test_a_turn_whose_connection_is_cut_runs_once(store: bool) -> None:
+    async with cuttable() as (stack, proxy, url):
+        hold = stack.engine.hold("Hi", after_steps=1)
+        async with turnwire.connect(url, model="sim") as session:
+            turn = session.create("Hi", store=store)
+            waiting = asyncio.create_task(turn.response())
+            response_id = await stack.engine.held(hold)
+            await turn.started()
+            proxy.hang_up()
+            await until(lambda: proxy.connections > 1)
+            stack.engine.release(hold)
+            response = await waiting
+        assert (response.id, response.status) == (response_id, "completed")
+        assert len(stack.engine.requests) == 1
+
+
+async def test_a_turn_that_is_lost_ends_on_the_server_too() -> None:
+    async with cuttable() as (stack, proxy, url):
+        hold = stack.engine.hold("Hi", after_steps=1)
+        async with turnwire.connect(url, model="sim") as session:
+            turn = session.create("Hi", store=False)
+            response_id = await stack.engine.held(hold)
+            async for event in turn:
+                if event.delta:
+                    break
+            proxy.hang_up()
+            with pytest.raises(turnwire.OutputLost):
+                async for _ in turn:
+                    pass
+            await until(lambda: ("cancel", response_id) in stack.engine.log)
+
+
+@pytest.mark.parametrize("how", ["cancel", "close"])
+async def test_a_turn_that_its_client_leaves_ends_at_once(how: str) -> None:
+    async with cuttable() as (stack, _, url):
+        hold = stack.engine.hold("Hi", after_steps=1)
+        async with turnwire.connect(url, model="sim") as session:
+            turn = session.create("Hi", store=False)
+            if how == "cancel":
+                await turn.cancel()  # before it can be known which response it is
+                assert (await turn.response()).status == "cancelled"
+            else:
+                response_id = await stack.engine.held(hold)
+                await turn.started()
+        ends = {what for what, _ in stack.engine.log}
+        assert "cancel" in ends or not stack.engine.requests
+        if how == "close":
+            assert ("cancel", response_id) in stack.engine.log

@@ -185,6 +185,42 @@ async def test_a_refusal_that_comes_again_after_resuming_says_nothing() -> None:
     assert notices == []
 
 
+async def test_so_does_the_refusal_of_outputs_that_were_sent_again_since() -> None:
+    from turnwire.v1.server_event_pb2 import ResponseDone
+
+    notices: list[turnwire.Event] = []
+    dial = MemoryDial()
+    dial.on_open = lambda wire: wire.push(started() if len(dial.wires) == 1 else resumed())
+    async with asyncio.timeout(20), recovering(dial, on_notice=notices.append) as session:
+        first = dial.wires[0]
+        turn = session.create("x", rollout=True)
+        await first.sent_count(1)
+        called = call_turn(first.sent[0], "resp_1", call_item("f", "{}"))[:5]
+        done = ServerEvent(sequence_number=5, response_done=ResponseDone(response_id="resp_1"))
+        first.push(*called, done)
+        (call,) = await turn.paused()
+        output = {"type": "function_call_output", "call_id": call.call_id, "output": "1"}
+        appending = asyncio.create_task(turn.append([output]))
+        await first.sent_count(2)
+        first.push(rejected(first.sent[1], "invalid_value"))
+        with pytest.raises(turnwire.ResponseRejected):
+            await appending
+        appending = asyncio.create_task(turn.append([output]))
+        await first.sent_count(3)
+        first.lose(CUT)
+        second = await dial.opened(2)
+        await second.sent_count(2)
+        assert second.sent[1] == first.sent[2]
+        second.push(rejected(first.sent[1], "invalid_value"))
+        end = text_turn(first.sent[0], "resp_1", "ok")[2:]
+        for number, event in enumerate(end, 6):
+            event.sequence_number = number
+        second.push(*end)
+        await appending
+        assert (await turn.response()).status == "completed"
+    assert notices == []
+
+
 async def test_an_end_that_comes_again_is_not_the_end_of_the_next_turn() -> None:
     dial = MemoryDial()
     dial.on_open = lambda wire: wire.push(started() if len(dial.wires) == 1 else resumed())

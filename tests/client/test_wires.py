@@ -466,12 +466,21 @@ async def test_cancelling_over_http_leaves_where_the_server_knows_no_such_respon
             await left.wait()
 
 
-async def test_closing_over_http_breaks_off_what_runs() -> None:
-    async with asyncio.timeout(10), hanging_http(lambda: 200) as (url, left):
-        async with turnwire.connect(url, model="m") as session:
+@pytest.mark.parametrize("resume", [True, False])
+async def test_closing_over_http_ends_what_runs_and_breaks_it_off(resume: bool) -> None:
+    asked: list[bool] = []
+
+    def cancel() -> int:
+        asked.append(True)
+        return 404
+
+    async with asyncio.timeout(10), hanging_http(cancel) as (url, left):
+        async with turnwire.connect(url, model="m", resume=resume) as session:
             turn = session.create("x")
             await turn.started()
         await left.wait()
+        # Without a key its leaving says it all.
+        assert bool(asked) is resume
         with pytest.raises(turnwire.SessionClosed):
             await turn.response()
 

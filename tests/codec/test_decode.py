@@ -230,3 +230,37 @@ def test_what_a_union_may_be_is_told() -> None:
         with pytest.raises(DecodeError) as caught:
             parse(message_type, 7)
         assert caught.value.problem == f"expected {text}, but got an integer instead"
+
+
+def _tools_of(*tools: object) -> ResponseCreate:
+    return parse(ResponseCreate, {"tools": list(tools)})
+
+
+def test_tools_that_come_again_are_the_same_and_nobody_elses() -> None:
+    tool = {"type": "function", "name": "known_again", "parameters": {"type": "object"}}
+    first = _tools_of(tool)
+    expected = first.SerializeToString()
+    first.tools[0].function.name = "changed"
+    assert _tools_of(tool).SerializeToString() == expected
+    tool["name"] = "other"
+    assert _tools_of(tool).tools[0].function.name == "other"
+
+
+def test_tools_are_told_apart_by_their_kinds_of_values_too() -> None:
+    assert _tools_of({"type": "function", "name": "kinds", "strict": True}).tools[0].function.strict
+    with pytest.raises(DecodeError) as caught:
+        _tools_of({"type": "function", "name": "kinds", "strict": 1})
+    assert caught.value.path == "tools[0].strict"
+
+
+def test_more_tools_than_are_remembered_are_decoded_all_the_same() -> None:
+    for number in range(200):
+        tool = {"type": "function", "name": f"many_{number}", "description": "x" * (number * 2_000)}
+        for _ in range(2):
+            assert _tools_of(tool).tools[0].function.name == f"many_{number}"
+
+
+def test_tools_that_are_no_json_are_told_where() -> None:
+    with pytest.raises(DecodeError) as caught:
+        _tools_of({"type": "function", "name": object()})
+    assert caught.value.path == "tools[0].name"

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from turnwire._codec import dumps
-from turnwire.v1.server_event_pb2 import ServerEvent
+from turnwire.v1.server_event_pb2 import ServerEvent, ServerFrame
 from turnwire_server.codec.deltas import DeltaTemplate
 
 KINDS = {
@@ -52,9 +52,10 @@ def test_a_template_writes_what_the_codec_and_protobuf_write(
     getattr(expected, kind).delta = text
 
     assert template.json(sequence_number, text) == dumps(expected)
-    encoded = template.proto(sequence_number, text)
-    assert ServerEvent.FromString(encoded) == expected
-    assert len(encoded) == expected.ByteSize()
+    encoded = template.entry(sequence_number, text)
+    frame = ServerFrame(events=[expected])
+    assert ServerFrame.FromString(encoded) == frame
+    assert len(encoded) == frame.ByteSize()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -66,7 +67,7 @@ def test_a_template_serves_many_deltas(kind: str) -> None:
         message.sequence_number = number
         getattr(message, kind).delta = text
         assert template.json(number, text) == dumps(message)
-        assert ServerEvent.FromString(template.proto(number, text)) == message
+        assert ServerFrame.FromString(template.entry(number, text)).events[:] == [message]
 
 
 @pytest.mark.parametrize("number", [0, 127, 128, 16_383, 16_384, 2**21, 2**28, 2**32 - 1])
@@ -74,10 +75,20 @@ def test_numbers_and_lengths_of_every_width_are_written(number: int) -> None:
     template = DeltaTemplate("response_output_text_delta", "msg_1", 0, 0, "main")
     length = min(number, 20_000)
 
-    decoded = ServerEvent.FromString(template.proto(number, "x" * length))
+    (decoded,) = ServerFrame.FromString(template.entry(number, "x" * length)).events
 
     assert decoded.sequence_number == number
     assert len(decoded.response_output_text_delta.delta) == length
+
+
+def test_what_stands_before_a_text_is_kept_for_short_ones_only() -> None:
+    template = DeltaTemplate("response_output_text_delta", "msg_1", 0, 0, None)
+
+    for length in [*range(1000), *range(1000)]:
+        (decoded,) = ServerFrame.FromString(template.entry(1, "x" * length)).events
+        assert len(decoded.response_output_text_delta.delta) == length
+
+    assert 0 < len(template._before_text) <= 256
 
 
 def test_a_template_knows_its_public_type() -> None:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.compat import ROOT, Row, Target, free_port, installed, node_path, run
+from harness.compat import ROOT, Row, Target, installed, node_path, run
+from harness.ports import free_port
 from turnwire_server.conformance import SuiteSettings, run_suite
 
 pytestmark = pytest.mark.compat

@@ -22,6 +22,7 @@ import grpc.aio
 
 from faults.process import gauge, gauges, resident_bytes
 from faults.server import FaultServer
+from harness.grpc_backends import BACKENDS
 from turnwire.v1 import session_pb2_grpc
 from turnwire.v1.client_event_pb2 import ClientEvent
 
@@ -71,12 +72,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the cycles; return 0 when nothing leaks."""
     parser = argparse.ArgumentParser(prog="scripts/cycles", description=__doc__)
     parser.add_argument("--cycles", type=int, default=200, help="on each wire; default 200")
+    parser.add_argument("--grpc-backend", choices=BACKENDS, help="default: the server's")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here")
     options = parser.parse_args(arguments)
     rows = []
     for wire in _WIRES:
         with tempfile.TemporaryDirectory(prefix="turnwire-cycles-") as directory:
-            row = asyncio.run(_measure(wire, options.cycles, Path(directory)))
+            server = FaultServer(Path(directory), _CONFIG, grpc_backend=options.grpc_backend)
+            row = asyncio.run(_measure(wire, options.cycles, server))
         rows.append(row)
         print(
             f"{wire}: {row.cycles} cycles, resident {row.resident_mb[0]:.1f} -> "
@@ -88,8 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if all(row.is_well for row in rows) else 1
 
 
-async def _measure(wire: str, cycles: int, directory: Path) -> Row:
-    server = FaultServer(directory, _CONFIG)
+async def _measure(wire: str, cycles: int, server: FaultServer) -> Row:
     await server.start()
     try:
         origin = server.http_url.removesuffix("/v1")

@@ -6,6 +6,9 @@ import random
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
+from harness.grpc_backends import BACKENDS
+from turnwire_server.transports.grpc import GrpcBackend
+
 __all__ = ["ACTIONS", "Action", "AgentPlan", "Fault", "Plan", "Wire", "plan_of"]
 
 Wire = Literal["grpc", "websocket", "http"]
@@ -58,6 +61,8 @@ class Plan:
     seed: int
     agents: tuple[AgentPlan, ...]
     faults: tuple[Fault, ...]
+    grpc_backend: GrpcBackend
+    """What serves gRPC."""
 
     def __str__(self) -> str:
         """Return it in one line, for a report."""
@@ -70,7 +75,7 @@ class Plan:
             f"{fault.action} at event {fault.at_event} of {self.agents[fault.agent].name}"
             for fault in self.faults
         )
-        return f"{agents}; {faults}"
+        return f"{self.grpc_backend}; {agents}; {faults}"
 
 
 def plan_of(seed: int) -> Plan:
@@ -100,4 +105,6 @@ def plan_of(seed: int) -> Plan:
     # The first action goes round, so that a short run of seeds has met every one of them.
     first = faults[0]
     faults[0] = Fault(first.agent, first.at_event, ACTIONS[seed % len(ACTIONS)], first.seconds)
-    return Plan(seed, tuple(agents), tuple(faults))
+    # Each action meets both back ends within twice as many seeds as there are actions.
+    backend = BACKENDS[(seed // len(ACTIONS) + seed) % len(BACKENDS)]
+    return Plan(seed, tuple(agents), tuple(faults), backend)

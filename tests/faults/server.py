@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import sys
 from asyncio.subprocess import PIPE, Process
 from pathlib import Path
 
-__all__ = ["BrokenServerError", "FaultServer", "free_ports"]
+from harness.ports import free_port
+from turnwire_server.transports.grpc import GrpcBackend
+
+__all__ = ["BrokenServerError", "FaultServer"]
 
 _START_S = 60.0
 _STOP_S = 30.0
@@ -21,30 +23,22 @@ class BrokenServerError(Exception):
     """The server did not do what it must: start, or end with 0."""
 
 
-def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
-
-
 class FaultServer:
     """`turnwire serve` on a simulated engine with a database in a directory."""
 
-    def __init__(self, directory: Path, config: str) -> None:
+    def __init__(
+        self, directory: Path, config: str, *, grpc_backend: GrpcBackend | None = None
+    ) -> None:
         """Make a server that is not running.
 
         Args:
             directory: Its data; exists.
             config: Its configuration (TOML), beside addresses and directories.
+            grpc_backend: What serves gRPC, None for the server's default.
         """
         self.directory = directory
-        self.http_port, self.grpc_port = free_ports(2)
+        self.http_port, self.grpc_port = free_port(), free_port()
+        self._more = [] if grpc_backend is None else ["--grpc-backend", grpc_backend]
         self.starts = 0
         self._process: Process | None = None
         self._lock = asyncio.Lock()
@@ -80,14 +74,18 @@ class FaultServer:
                 *("--config", str(self._config_file), "--until-stdin-closes"),
                 *("--http", f"127.0.0.1:{self.http_port}"),
                 *("--grpc", f"127.0.0.1:{self.grpc_port}"),
+                *self._more,
                 stdin=PIPE,  # it must not outlive this process
                 stdout=PIPE,
                 stderr=log,
                 env={**os.environ, "XDG_DATA_HOME": str(self.directory)},
             )
         assert self._process.stdout is not None
-        async with asyncio.timeout(_START_S):
-            line = await self._process.stdout.readline()
+        try:
+            async with asyncio.timeout(_START_S):
+                line = await self._process.stdout.readline()
+        except TimeoutError:
+            raise BrokenServerError(f"it was not ready after {_START_S:g} s") from None
         if not line:
             raise BrokenServerError(f"it did not start: {self.log()[-500:]}")
         self.starts += 1

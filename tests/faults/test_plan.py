@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from faults.plan import ACTIONS, plan_of
+from harness.grpc_backends import BACKENDS
 
 
 def test_a_seed_always_stands_for_the_same_plan() -> None:
@@ -14,6 +15,12 @@ def test_every_action_strikes_first_in_a_run_of_seeds_and_every_wire_works() -> 
     assert all(
         {agent.wire for agent in plan.agents} == {"grpc", "websocket", "http"} for plan in plans
     )
+
+
+def test_every_action_strikes_first_on_both_back_ends_of_grpc() -> None:
+    plans = [plan_of(seed) for seed in range(2 * len(ACTIONS))]
+    met = {(plan.faults[0].action, plan.grpc_backend) for plan in plans}
+    assert met == {(action, backend) for action in ACTIONS for backend in BACKENDS}
 
 
 def test_plans_differ_in_what_is_stored_and_in_their_shape() -> None:

@@ -57,7 +57,7 @@ class Outcome:
 
 async def play(plan: Plan, directory: Path) -> Outcome:
     """Play a plan in an empty directory."""
-    server = FaultServer(directory, _CONFIG)
+    server = FaultServer(directory, _CONFIG, grpc_backend=plan.grpc_backend)
     seen = [Seen(agent.name) for agent in plan.agents]
     proxies: list[TcpProxy] = []
     struck: list[str] = []

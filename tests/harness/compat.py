@@ -8,7 +8,6 @@ import os
 import platform
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tomllib
@@ -25,7 +24,6 @@ __all__ = [
     "Row",
     "Target",
     "clean_environment",
-    "free_port",
     "installed",
     "node_path",
     "run",
@@ -189,14 +187,6 @@ def _words(name: str) -> str:
     if " " not in name:
         name = re.sub(r"(?<=[a-zA-Z])[A-Z]", lambda found: f" {found[0].lower()}", name)
     return name.replace("_", " ")
-
-
-def free_port() -> int:
-    """Return a port of 127.0.0.1 that was free just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _packages(recipe: dict[str, Any]) -> list[str]:

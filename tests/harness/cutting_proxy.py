@@ -5,7 +5,7 @@ the client's: it reads the frames of WebSocket and of HTTP/2, and changes nothin
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -50,6 +50,8 @@ class CuttingProxy:
         """How many there were."""
         self.upstream_port = upstream_port
         """Where the server listens; of connections that come."""
+        self.before_cut: Callable[[], Awaitable[None]] | None = None
+        """Awaited before a cut behind a frame of the server's, which is written by then."""
         self.on_cut: Callable[[], None] | None = None
         """Called with each cut."""
         self._split = _http2_frame if wire == "grpc" else _websocket_frame
@@ -123,6 +125,8 @@ class CuttingProxy:
                 writer.write(frame)
                 if is_due:
                     await writer.drain()
+                    if self.before_cut is not None:
+                        await self.before_cut()
                     self._strike()
                     return
             await writer.drain()

@@ -7,69 +7,86 @@ import socket
 import sys
 import time
 from array import array
+from collections import deque
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
-from turnwire_server.adapters.engines.child_frames import FrameReader, pack_frame
+from turnwire_server.adapters.engines.child_loop import ChildLoop, Key, Ready
 
-__all__ = ["CANCELLED_KEYS", "COUNT", "DIE", "ECHO", "FLOOD", "HANG", "OPTIONS"]
+__all__ = ["BREAK", "CANCELLED_KEYS", "COUNT", "DIE", "ECHO", "FLOOD", "HANG", "OPTIONS", "PID"]
 
-ECHO, COUNT, HANG, DIE, FLOOD, CANCELLED_KEYS, OPTIONS = range(1, 8)
+ECHO, COUNT, HANG, DIE, FLOOD, CANCELLED_KEYS, OPTIONS, PID, BREAK = range(1, 10)
 
 
-def _serve(channel: socket.socket, how: str) -> None:
-    frames = FrameReader()
-    cancelled: list[int] = []
+class FakePipeline:
+    """Says at once what the prompt asks for."""
 
-    def send(*message: object) -> None:
-        channel.sendall(pack_frame(*message))
+    capacity = 1_000_000
 
-    def generate(key: int, prompt: array[int], options: dict[str, object]) -> None:
+    def __init__(self, options: Mapping[str, Any], *, how: str) -> None:
+        if how == "fail":
+            raise ValueError("some detail\nits tensors are made of cheese")
+        if how == "die":
+            os._exit(5)
+        if how == "sleep":
+            time.sleep(60)
+        self._ready: deque[Ready] = deque()
+        self._cancelled: list[int] = []
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._ready)
+
+    def cancel(self, key: Key) -> None:
+        self._cancelled.append(key[1])
+        self._ready = deque(one for one in self._ready if one[0] != key)
+
+    def step(self) -> list[Ready]:
+        ready = self._ready.popleft()
+        if ready[2] == "broken":
+            raise RuntimeError("its cheese has melted")
+        return [ready]
+
+    def add(self, key: Key, ids: bytes, options: Mapping[str, Any]) -> None:
+        prompt = array("I")
+        prompt.frombytes(ids)
+        say = self._ready.append
         match prompt[0]:
             case 1:  # ECHO
-                send("steps", [(key, list(prompt[1:]), "stop", 32)])
+                say((key, list(prompt[1:]), "stop", 32))
             case 2:  # COUNT
-                send("steps", [(key, [], None, 0)])
-                send("steps", [(key, [7], None, None)])
-                send("steps", [(key, [8, 9], "length", None)])
+                say((key, [], None, 0))
+                say((key, [7], None, None))
+                say((key, [8, 9], "length", None))
             case 4:  # DIE
                 os._exit(9)
             case 5:  # FLOOD
-                send("steps", [(key, list(range(100)), None, 0)])
+                say((key, list(range(100)), None, 0))
             case 6:  # CANCELLED_KEYS
-                send("steps", [(key, cancelled, "stop", 0)])
+                say((key, self._cancelled, "stop", 0))
             case 7:  # OPTIONS
                 temperature = int(options["temperature"] * 10)
                 penalty = int(options["repetition_penalty"] * 10)
                 said = [options["max_tokens"], options["seed"] or 0, temperature, penalty]
-                send("steps", [(key, [*said, int(options["loop_stop"])], "stop", 0)])
+                say((key, [*said, int(options["loop_stop"])], "stop", 0))
+            case 8:  # PID
+                say((key, [os.getpid()], "stop", 0))
+            case 9:  # BREAK
+                say((key, [], "broken", 0))
             case _:  # HANG
                 pass
 
-    while data := channel.recv(1 << 16):
-        for message in frames.feed(data):
-            match message:
-                case ("start", _):
-                    if how == "fail":
-                        send("failed", "its tensors are made of cheese")
-                        return
-                    if how == "die":
-                        os._exit(5)
-                    if how == "sleep":
-                        while channel.recv(1 << 16):
-                            pass
-                        return
-                    send("ready", {"capacity": 1_000_000})
-                case ("generate", key, ids, options):
-                    prompt = array("I")
-                    prompt.frombytes(ids)
-                    generate(key, prompt, options)
-                case ("cancel", key):
-                    cancelled.append(key)
+
+class StubbornLoop(ChildLoop):
+    """Lives on when nobody is left: what must be killed."""
+
+    def end(self, status: int) -> None:
+        while True:
+            time.sleep(60)
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "stubborn":
-        # Reads on after the parent is gone: what `stop` must kill.
-        _serve(socket.socket(fileno=int(sys.argv[2])), "")
-        while True:
-            time.sleep(60)
-    _serve(socket.socket(fileno=int(sys.argv[2])), sys.argv[1])
+    how = sys.argv[1]
+    kind = StubbornLoop if how == "stubborn" else ChildLoop
+    kind(socket.socket(fileno=int(sys.argv[2])), partial(FakePipeline, how=how)).run()

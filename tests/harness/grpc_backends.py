@@ -1,6 +1,6 @@
 """Which back end serves gRPC in this test run, where a test does not say so itself.
 
-`pytest --grpc-backend grpclib` runs every test that has a gRPC wire on that back end.
+`pytest --grpc-backend grpcio` runs every test that has a gRPC wire on that back end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ __all__ = ["BACKENDS", "on_backend", "served_by"]
 
 BACKENDS: tuple[GrpcBackend, ...] = ("grpcio", "grpclib")
 
-_chosen: GrpcBackend = "grpcio"
+_DEFAULT: GrpcBackend = GrpcSettings().backend
+_chosen: GrpcBackend = _DEFAULT
 
 
 @contextmanager
@@ -30,6 +31,6 @@ def served_by(backend: GrpcBackend) -> Iterator[None]:
 
 
 def on_backend(settings: GrpcSettings | None) -> GrpcSettings:
-    """Return the settings, for the back end that was chosen unless they name the other one."""
+    """Return the settings, for the back end that was chosen unless they name one themselves."""
     settings = settings or GrpcSettings()
-    return settings if settings.backend != "grpcio" else replace(settings, backend=_chosen)
+    return settings if settings.backend != _DEFAULT else replace(settings, backend=_chosen)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -15,6 +14,8 @@ from typing import Any
 
 import asyncpg
 import pytest
+
+from harness.ports import free_port
 
 __all__ = ["PostgresServer", "postgres_server", "postgres_url", "running_postgres"]
 
@@ -122,7 +123,7 @@ def _start(
     programs: Path, folder: Path, log: Path, identity: dict[str, Any]
 ) -> tuple[subprocess.Popen[bytes], int]:
     for _ in range(_ATTEMPTS):  # somebody may take the port between the look and the start
-        port = _free_port()
+        port = free_port()
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [
@@ -165,9 +166,3 @@ def _is_up(programs: Path, folder: Path, port: int, process: subprocess.Popen[by
             return True
         time.sleep(0.05)
     return False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

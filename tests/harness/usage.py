@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from turnwire_server.adapters.ledgers.memory import MemoryLedger
@@ -54,6 +54,12 @@ class HeldTable:
         """Set when somebody has come."""
         self.failures = 0
         """How many of the next calls fail."""
+        self.stored: dict[str, str] = {}
+        """Response id -> status of responses that the store has, and that are over."""
+
+    async def endings(self, response_ids: Sequence[str]) -> Mapping[str, str]:
+        """Return id -> status of those of the responses that are stored and over."""
+        return {each: self.stored[each] for each in response_ids if each in self.stored}
 
     async def put(self, records: Sequence[UsageRecord]) -> None:
         """Keep records; the first of an id counts."""

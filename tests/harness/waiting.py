@@ -8,7 +8,7 @@ from collections.abc import Callable
 __all__ = ["until"]
 
 
-async def until(condition: Callable[[], object], *, within_s: float = 5.0) -> None:
+async def until(condition: Callable[[], object], *, within_s: float = 20.0) -> None:
     """Let other tasks run until `condition` holds.
 
     Raises:

@@ -23,7 +23,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         wires &= set(REQUIREMENTS[mark.args[0]].wires)
     chosen = [pytest.param(wire, id=wire) for wire in EVERY_WIRE if wire in wires]
     if "grpc" in wires:
-        chosen.append(pytest.param("grpc", id="grpclib", marks=pytest.mark.grpclib))
+        chosen.append(pytest.param("grpc", id="grpcio", marks=pytest.mark.grpcio))
     if getattr(metafunc.module, "ON_ONE_WIRE", False):
         del chosen[1:]
     metafunc.parametrize("wire", chosen)
@@ -31,11 +31,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(autouse=True)
 def _other_grpc_backend(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Serve gRPC with grpclib where the test is run for it."""
-    if request.node.get_closest_marker("grpclib") is None:
+    """Serve gRPC with grpcio, which is not the default, where the test is run for it."""
+    if request.node.get_closest_marker("grpcio") is None:
         yield
         return
-    with served_by("grpclib"):
+    with served_by("grpcio"):
         yield
 
 

@@ -214,7 +214,7 @@ async def test_outputs_alone_continue_their_calls_and_nothing_else(connect: Conn
     (call,) = calls_of(first)
     output = call_output(call)
     (refused,) = await peer.turn(input=[output], tools=[SHELL])
-    assert failure_of(refused) == ("invalid_value", 400, "input[0].call_id")
+    assert failure_of(refused) == ("invalid_value", 400, "input")
     second = await peer.turn(input=[output], tools=[SHELL], previous_response_id=first.id)
     assert status_of(response_of(second)) == "completed"
     assert _prompt(connect.stack, response_of(second).id).count("hello") == 1

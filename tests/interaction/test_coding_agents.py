@@ -160,6 +160,14 @@ async def test_an_agent_warms_up_calls_a_tool_and_goes_on(connect: Connect, styl
 
 
 @requirement("agents.turns")
+async def test_the_largest_first_frames_are_taken_too(connect: Connect) -> None:
+    peer = await connect()
+    warm_up = frame(CLASSIC, 1, input=[message(1, "developer", 2 * PROMPT)], generate=False)
+    assert 60_000 < len(orjson.dumps(warm_up)) < 100_000
+    assert status_of(await turn(peer, warm_up)) == "completed"
+
+
+@requirement("agents.turns")
 @pytest.mark.parametrize("style", STYLES)
 async def test_an_agent_starts_again_with_its_whole_history(connect: Connect, style: str) -> None:
     settings, before = STYLES[style]

@@ -173,13 +173,13 @@ async def test_a_bad_setting_is_one_error(connect: Connect, row: Row) -> None:
         MISSING,
         "input[0].name",
     ),
-    Row("output without its call", {"input": [user("x"), _OUTPUT]}, INVALID, "input[1].call_id"),
+    Row("output without its call", {"input": [user("x"), _OUTPUT]}, INVALID, "input"),
     Row("call without its output", {"input": [_CALL, user("x")]}, INVALID, "input"),
     Row(
         "output of another kind",
         {"input": [_CALL, {**_OUTPUT, "type": "custom_tool_call_output"}]},
         INVALID,
-        "input[1].call_id",
+        "input",
     ),
     Row(
         "uploaded image in an output",

@@ -275,8 +275,8 @@ async def test_a_bad_append_is_one_error_and_the_pause_stands(connect: Connect) 
     stranger = {"type": "function_call_output", "call_id": "call_x", "output": "?"}
     bad: list[tuple[list[dict[str, Any]], tuple[str, int, str]]] = [
         ([user("what?")], ("invalid_value", 400, "input")),
-        ([stranger, *right], ("invalid_value", 400, "input[0].call_id")),
-        ([*right, *right], ("invalid_value", 400, "input[1].call_id")),
+        ([stranger, *right], ("invalid_value", 400, "input")),
+        ([*right, *right], ("invalid_value", 400, "input")),
         ([*right, {"role": "developer", "content": "x"}], ("invalid_value", 400, "input[1].role")),
         ([*right, {"type": "reasoning", "summary": []}], ("invalid_value", 400, "input[1].type")),
     ]

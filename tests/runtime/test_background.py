@@ -97,6 +97,23 @@ async def outcome(turn: DetachedTurn) -> ServerEvent:
 # Following.
 
 
+async def test_what_it_takes_to_keep_a_response_that_begins_is_no_time_of_the_engine() -> None:
+    clock = ManualClock()
+
+    class SlowStore(MemoryResponseStore):
+        async def put(self, record: StoredResponse) -> None:
+            clock.advance(0.5)
+            await super().put(record)
+
+    store = SlowStore(MemoryStoreSettings(), wall=clock.wall)
+    async with running_stack(Parts(clock=clock, store=store)) as stack:
+        turn = start(stack, include=["turnwire.timing"])
+        (*_, last) = await follow(turn, MemorySink())
+    timing = last.response_completed.response.turnwire.timing
+    assert (timing.prefill_ms, timing.decode_ms) == (0, 0)
+    assert timing.commit_ms == 1_000
+
+
 async def test_a_slow_reader_is_told_from_the_log_what_found_no_room() -> None:
     small = RuntimeSettings(outbox=OutboxSettings(outbox_bytes=600))
     async with running_stack(Parts(settings=small, sim=SimSettings(step_tokens=1))) as stack:

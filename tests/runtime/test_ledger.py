@@ -361,7 +361,7 @@ class MemoryQueue(HeldTable):
     async def note(self, sink: str, delivered: Sequence[str], failed: object) -> None:
         assert not failed
 
-    async def waiting(self, sink: str, *, max_attempts: int) -> tuple[int, int | None]:
+    async def waiting(self, sink: str) -> tuple[int, int | None]:
         return 0, None
 
 

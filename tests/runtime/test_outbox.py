@@ -378,3 +378,18 @@ async def test_a_reader_that_waits_for_calm_is_let_go_when_the_peer_is_gone():
         r.outbox.break_off()
         async with asyncio.timeout(20):
             await calm
+
+
+async def test_an_idle_outbox_holds_nothing_of_what_it_wrote() -> None:
+    wire = Wire()
+    outbox = Outbox(wire, OutboxSettings(), ManualClock())
+    running = asyncio.create_task(outbox.run())
+    async with asyncio.timeout(20):
+        outbox.send(ServerEvent())
+        await wire._written.get()
+        await asyncio.sleep(0)
+        frame = running.get_coro().cr_frame
+        held = [value for value in frame.f_locals.values() if isinstance(value, list)]
+        assert [outbox._queue, *held] == [[]]
+        outbox.close()
+        await running

@@ -22,16 +22,16 @@ from harness.reading import (
 )
 from harness.stack import Parts, Stack, running_stack
 from harness.waiting import until
-from turnwire_server.adapters.engines.sim import SimEngine, SimSettings
+from turnwire_server.adapters.engines.sim import SimEngine, SimGeneration, SimSettings
 from turnwire_server.adapters.ledgers.memory import MemoryLedger
 from turnwire_server.adapters.renderers.sim_chatml import SimParser, SimRenderer
 from turnwire_server.adapters.renderers.sim_tokens import IM_END
 from turnwire_server.adapters.stores.memory import MemoryResponseStore, MemoryStoreSettings
-from turnwire_server.ports.engine import EngineStep
+from turnwire_server.ports.engine import EngineFailure, EngineRequest, EngineStep
 from turnwire_server.ports.ledger import UsageRecord
 from turnwire_server.ports.renderer import RenderFailure
 from turnwire_server.ports.store import StoredResponse
-from turnwire_server.session.events import Outgoing
+from turnwire_server.session.events import Delta, Outgoing
 
 SECRET = "/srv/secret/path is on fire"
 
@@ -256,6 +256,41 @@ async def test_an_engine_that_gives_up_fails_the_response(monkeypatch: pytest.Mo
         events = await peer.turn(input="Hi")
         assert arms(events)[-1] == "response_failed"
         assert response_of(events).error.code == "server_error"
+
+
+async def test_the_engine_begins_before_the_client_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    encode, generate = MemorySink.encode, SimEngine.generate
+
+    def noting_encode(sink: MemorySink, event: Outgoing) -> bytes:
+        if not isinstance(event, Delta):
+            told.append(arm_of(event))
+        return encode(sink, event)
+
+    def noting_generate(engine: SimEngine, request: EngineRequest) -> SimGeneration:
+        told.append("engine")
+        return generate(engine, request)
+
+    monkeypatch.setattr(MemorySink, "encode", noting_encode)
+    monkeypatch.setattr(SimEngine, "generate", noting_generate)
+    async with one_peer() as (_, peer):
+        await peer.turn(input="Hi")
+    assert told[:3] == ["engine", "response_created", "response_in_progress"]
+
+
+async def test_an_engine_that_does_not_begin_fails_a_response_that_was_announced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuses(*_: object) -> SimGeneration:
+        raise EngineFailure("not today")
+
+    ledger = MemoryLedger()
+    async with one_peer(ledger=ledger) as (stack, peer):
+        monkeypatch.setattr(SimEngine, "generate", refuses)
+        events = await peer.turn(input="Hi")
+        assert arms(events) == ["response_created", "response_in_progress", "response_failed"]
+        await stack.services.afterwork.finish(5)
+    assert [record.status for record in ledger.closed.values()] == ["failed"]
 
 
 async def test_the_engine_is_stopped_once_nothing_more_can_come_of_it() -> None:

@@ -75,14 +75,14 @@ BAD = {
     "an output of nothing": (
         (*ANSWERS, call_output("c3")),
         "invalid_value",
-        "input[2].call_id",
+        "input",
     ),
     "an output of another kind": (
         (custom_output("c1"), custom_output("c2")),
         "invalid_value",
-        "input[0].call_id",
+        "input",
     ),
-    "an answer twice": ((*ANSWERS, call_output("c1")), "invalid_value", "input[2].call_id"),
+    "an answer twice": ((*ANSWERS, call_output("c1")), "invalid_value", "input"),
     "a call": ((*ANSWERS, call("c3")), "invalid_value", "input[2].type"),
     "an assistant's message": ((assistant(), *ANSWERS), "invalid_value", "input[0].role"),
     "a reference": (
@@ -203,9 +203,9 @@ def test_paths_of_an_append_do_not_count_steers(driver):
     steer = ResponseSteer(previous_response_id=turn.response_id, input=Input(text="faster"))
     driver.send(ClientEvent(response_steer=steer))
     driver.take_events()
-    driver.send(append(turn.response_id, *ANSWERS, call_output("c3")))
+    driver.send(append(turn.response_id, *ANSWERS, assistant()))
     (event,) = driver.take_events()
-    assert event.error.error.param == "input[2].call_id"
+    assert event.error.error.param == "input[2].role"
 
 
 def test_a_paused_turn_can_be_cancelled(driver):

@@ -25,11 +25,13 @@ from turnwire.v1.client_event_pb2 import (
 from turnwire.v1.response_pb2 import PromptCacheOptions, Response
 from turnwire.v1.server_event_pb2 import ResponseCompleted, ServerEvent
 from turnwire_server.session.cache import CachedResponse
-from turnwire_server.session.conversation import EMPTY
+from turnwire_server.session.conversation import EMPTY, item_text
 from turnwire_server.session.errors import Rejection
 from turnwire_server.session.opening import gap
+from turnwire_server.session.prompt import Prompt
 from turnwire_server.session.session import Session
 from turnwire_server.session.settings import SessionSettings
+from turnwire_server.session.tokens import TokenIds
 
 AGE = Rejection(error_pb2.ERROR_REASON_WEBSOCKET_CONNECTION_LIMIT_REACHED, "Too old.")
 
@@ -665,6 +667,20 @@ def test_a_forgotten_session_has_no_parents(driver):
     driver.session.forget()
     assert driver.session.cached == []
     assert driver.run(create(turn.response_id)).parent is None
+
+
+def test_a_session_that_rests_knows_all_that_it_knew(driver):
+    conversation = EMPTY.extended([user("x" * 5_000, id="msg_a"), user("y")])
+    for lane, ids in (("a", TokenIds(range(2_000))), ("b", None)):
+        turn = driver.run(create(stream_id=lane))
+        prompt = None if ids is None else Prompt("", ids, 0)
+        driver.end(turn, CachedResponse(turn.response_id, conversation, prompt, lane))
+    driver.session.rest()
+    first, _ = driver.session.cached
+    assert first.conversation.own_items._items == ()
+    assert len(first.prompt.ids.as_array()) == 2_000
+    assert item_text(driver.session.find_item("msg_a").message.content) == "x" * 5_000
+    assert first.conversation.items() == conversation.items()
 
 
 def test_giving_back_a_turn_twice_is_the_driver_s_fault(driver):

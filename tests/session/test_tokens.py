@@ -95,3 +95,32 @@ def test_a_tree_of_views_reads_like_a_tree_of_lists(steps):
         views.append(views[parent].extended(ids))
         lists.append([*lists[parent], *ids])
     assert [list(view) for view in views] == lists
+
+
+def test_ids_are_the_same_while_they_are_compressed_and_after():
+    parent = TokenIds(range(2_000))
+    child = parent.extended([7])
+    reference = child.buffer_reference()
+    child.pack()
+    child.pack()
+    assert len(parent._buffer._packed) not in (0, 8_004)
+    assert len(parent) == 2_000
+    assert parent[1_999] == 1_999
+    assert parent._buffer._packed == b""
+    child.pack()
+    assert child[-2:] == array("I", [1_999, 7])
+    child.pack()
+    grown = child.extended([8])
+    assert grown.shares_buffer_with(parent)
+    assert grown.buffer_reference() is reference
+    grown.pack()
+    fork = parent.extended([9])
+    assert list(fork) == [*range(2_000), 9]
+    assert list(grown) == [*range(2_000), 7, 8]
+
+
+def test_few_ids_are_not_compressed():
+    ids = TokenIds([1, 2])
+    ids.pack()
+    assert ids._buffer._packed == b""
+    assert list(ids) == [1, 2]

@@ -167,6 +167,16 @@ def test_a_deadline_is_no_loss(pair: Pair) -> None:
     assert not departure.was_lost()
 
 
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_what_the_back_end_says_counts_more_than_what_is_seen(pair: Pair, is_lost: bool) -> None:
+    departure = Departure(Context(pair.peer), silence_limit_s=60.0)
+    departure.watch()
+    if not is_lost:
+        pair.client.close()
+    departure.told(is_lost=is_lost)
+    assert departure.was_lost() == is_lost
+
+
 @pytest.mark.parametrize("context", [Context("unix:"), object()], ids=["unix", "silent"])
 def test_a_client_of_which_nothing_is_known_counts_as_lost_but_may_half_close(
     context: object,

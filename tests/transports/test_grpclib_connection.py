@@ -12,9 +12,11 @@ import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
+from h2.events import DataReceived
 from hyperframe.frame import GoAwayFrame
 
-from harness.fake_services import FakeServices
+from harness.fake_services import FakeServices, FakeUnaryApi
+from harness.wire_servers import CONNECT
 from turnwire_server.transports.grpc import BackendFailure, GrpcSettings, make_grpc_server
 from turnwire_server.transports.grpc_status import Context, Leaving, call_when_left
 from turnwire_server.transports.grpclib import fast_data
@@ -80,14 +82,26 @@ class Calls:
         return grpc.method_handlers_generic_handler("test.Service", {"Call": method})
 
 
-async def opened(calls: Calls, settings: GrpcSettings | None = None) -> tuple[WireProtocol, Any]:
-    """Return a connection with one call, and the client's h2."""
-    server = GrpclibServer(settings or GrpcSettings(), max_message_bytes=1000)
-    server.add_generic_rpc_handlers([calls.handler()])
+def connected(server: GrpclibServer) -> tuple[WireProtocol, H2Connection]:
+    """Return a new connection, and the client's h2."""
     wire = server._protocol()
     wire.connection_made(cast(Any, Pipe()))
     client = H2Connection(H2Configuration(client_side=True))
     client.initiate_connection()
+    return wire, client
+
+
+def received(client: H2Connection, pipe: Pipe) -> list[tuple[int, bytes]]:
+    """Return the DATA that were written, with their streams."""
+    events = client.receive_data(pipe.written)
+    return [(one.stream_id, one.data) for one in events if isinstance(one, DataReceived)]
+
+
+async def opened(calls: Calls, settings: GrpcSettings | None = None) -> tuple[WireProtocol, Any]:
+    """Return a connection with one call, and the client's h2."""
+    server = GrpclibServer(settings or GrpcSettings(), max_message_bytes=1000)
+    server.add_generic_rpc_handlers([calls.handler()])
+    wire, client = connected(server)
     client.send_headers(1, CALL)
     wire.data_received(client.data_to_send())
     async with asyncio.timeout(20):
@@ -110,6 +124,34 @@ async def test_a_lost_connection_is_told_from_a_cancelled_call() -> None:
     wire, _ = await opened(calls)
     wire.connection_lost(ConnectionResetError())
     assert calls.left == ["lost"]
+
+
+@pytest.mark.parametrize("how", ["cancelled", "lost"])
+async def test_a_session_that_asks_later_how_its_client_left_is_told_the_same(how: Leaving) -> None:
+    services = FakeServices()
+    services.hold_after_half_close = True
+    server = cast(
+        GrpclibServer,
+        make_grpc_server(
+            cast(Any, services), GrpcSettings(backend="grpclib"), unary=cast(Any, FakeUnaryApi())
+        ),
+    )
+    wire, client = connected(server)
+    client.send_headers(1, [*CALL[:2], (":path", CONNECT), *CALL[3:]], end_stream=True)
+    wire.data_received(client.data_to_send())
+    connection = await services.connection()
+    await services.until(lambda: connection.is_half_closed)
+    if how == "cancelled":
+        client.reset_stream(1, ErrorCodes.CANCEL)
+        wire.data_received(client.data_to_send())
+    else:
+        wire.connection_lost(ConnectionResetError())
+    assert connection.was_lost is not None
+    assert connection.was_lost() == (how == "lost")
+    await services.until(connection.ended.is_set)
+    if how == "cancelled":
+        wire.connection_lost(None)
+    await server.stop(None)
 
 
 async def test_a_goaway_with_an_error_is_a_loss() -> None:
@@ -189,6 +231,47 @@ async def test_frames_that_are_announced_too_large_are_not_waited_for() -> None:
     assert calls.left == ["lost"]
 
 
+async def test_what_the_only_call_of_a_connection_writes_leaves_at_once_and_in_order() -> None:
+    calls = Calls()
+    wire, client = await opened(calls)
+    await asyncio.sleep(0)  # Its settings are written.
+    pipe = cast(Pipe, wire.connection.writer._transport)
+    before, pipe.written = pipe.writes, b""
+    for number, message in enumerate((b"one", b"two"), 1):
+        await calls.contexts[0].write(message)
+        assert pipe.writes == before + number  # The first one took the headers along.
+    assert received(client, pipe) == [(1, b"\0\0\0\0\3one"), (1, b"\0\0\0\0\3two")]
+    wire.connection_lost(None)
+
+
+async def test_what_several_calls_of_a_connection_write_leaves_together() -> None:
+    calls = Calls()
+    wire, client = await opened(calls)
+    calls.has_begun.clear()
+    client.send_headers(3, CALL)
+    wire.data_received(client.data_to_send())
+    async with asyncio.timeout(20):
+        await calls.has_begun.wait()
+    await asyncio.sleep(0)
+    pipe = cast(Pipe, wire.connection.writer._transport)
+    before, pipe.written = pipe.writes, b""
+    for context in calls.contexts:
+        await context.write(b"one")
+    assert pipe.writes == before
+    await asyncio.sleep(0)
+    assert pipe.writes == before + 1
+    assert received(client, pipe) == [(1, b"\0\0\0\0\3one"), (3, b"\0\0\0\0\3one")]
+
+    client.reset_stream(1, ErrorCodes.CANCEL)
+    wire.data_received(client.data_to_send())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    before = pipe.writes
+    await calls.contexts[1].write(b"alone")
+    assert pipe.writes == before + 1
+    wire.connection_lost(None)
+
+
 async def test_a_bug_of_the_state_machine_ends_the_connection_without_a_word(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -205,12 +288,14 @@ async def test_a_bug_of_the_state_machine_ends_the_connection_without_a_word(
     assert "connection failed" in caplog.text
 
 
-async def test_without_the_extra_the_back_end_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("missing", ["grpclib", "h2"])
+async def test_without_its_packages_the_back_end_says_what_to_install_and_what_to_set(
+    monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(BackendFailure, match=r"turnwire\[server,grpclib\]"):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else name)
+    with pytest.raises(BackendFailure, match=rf"needs {missing}.*turnwire\[server\].*to grpcio"):
         make_grpc_server(cast(Any, FakeServices()), GrpcSettings(backend="grpclib"))
+    make_grpc_server(cast(Any, FakeServices()), GrpcSettings(backend="grpcio"))
 
 
 # The h2 that is installed.

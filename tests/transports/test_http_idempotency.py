@@ -117,7 +117,10 @@ async def test_the_key_of_an_unstored_response_is_forgotten_after_a_day() -> Non
         assert second["id"] != first["id"]
 
 
-async def test_unstored_responses_are_kept_within_a_bound_and_the_oldest_go() -> None:
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_unstored_response_that_found_no_room_is_refused_and_never_runs_again(
+    stream: bool,
+) -> None:
     runtime = RuntimeSettings(
         idempotency=IdempotencySettings(max_bytes=8_000),
         background=BackgroundSettings(log_ttl_s=0.000001),
@@ -128,8 +131,42 @@ async def test_unstored_responses_are_kept_within_a_bound_and_the_oldest_go() ->
             for number in range(10)
         ]
         last = (await answer_of(keyed(desk, "key-9", store=False)))[1]["id"]
-        oldest = (await answer_of(keyed(desk, "key-0", store=False)))[1]["id"]
-    assert last == first[9] and oldest != first[0]
+        async with keyed(desk, "key-0", store=False, stream=stream) as answer:
+            refused = (await answer.json())["error"]
+        assert last == first[9]
+        assert (answer.status, refused["code"]) == (400, "response_already_completed")
+        assert refused["param"] == "idempotency-key"
+        assert answer.headers["x-should-retry"] == "false"
+        other = await answer_of(keyed(desk, "key-0", store=False, input="Something else"))
+        assert (other[0], other[1]["error"]["code"]) == (422, "invalid_value")
+        assert len(desk.engine.requests) == 10
+
+
+async def test_so_is_one_that_finds_no_room_at_all() -> None:
+    runtime = RuntimeSettings(
+        idempotency=IdempotencySettings(max_bytes=0),
+        background=BackgroundSettings(log_ttl_s=0.000001),
+    )
+    async with bench(Parts(settings=runtime)) as desk:
+        assert (await answer_of(keyed(desk, store=False)))[0] == 200
+        status, refused = await answer_of(keyed(desk, store=False))
+        assert (status, refused["error"]["code"]) == (400, "response_already_completed")
+        assert len(desk.engine.requests) == 1
+
+
+async def test_keys_of_unstored_responses_are_bounded_and_the_oldest_go() -> None:
+    runtime = RuntimeSettings(
+        idempotency=IdempotencySettings(max_bytes=1_500, max_keys=3),
+        background=BackgroundSettings(log_ttl_s=0.000001),
+    )
+    async with bench(Parts(settings=runtime)) as desk:
+        for number in range(5):
+            await answer_of(keyed(desk, f"key-{number}", store=False))
+        for number in (4, 3, 2):
+            await answer_of(keyed(desk, f"key-{number}", store=False))
+        assert len(desk.engine.requests) == 5
+        await answer_of(keyed(desk, "key-1", store=False))
+        assert len(desk.engine.requests) == 6
 
 
 async def test_a_key_may_name_a_response_in_the_background(desk: Bench) -> None:

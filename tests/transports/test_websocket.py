@@ -280,6 +280,16 @@ async def test_a_bug_while_writing_closes_with_1011() -> None:
         assert await closed(socket) == (1011, "internal error")
 
 
+@pytest.mark.parametrize("said", [b"", b"\x03\xe8", b"\x03\xe9bye", b"\x0f\xa0"])
+async def test_no_close_is_without_a_code_also_in_answer_to_one_that_is(said: bytes) -> None:
+    async with http_port(FakeServices()) as port:
+        reader, writer = await handshake(port)
+        writer.write(masked(said, opcode=8, final=True))
+        async with asyncio.timeout(20):
+            assert await close_frame(reader) == (1000, "")
+        writer.close()
+
+
 async def test_a_client_that_closes_disconnects() -> None:
     services = FakeServices(lambda connection, event: [created()])
     async with connected(services) as socket:

@@ -53,7 +53,8 @@ def connect(
             raises ends the session.
         resume: Whether to ask the server to keep the session for a while when the connection is
             lost, so that its turns go on. Asked by a header, or gRPC metadata, which a server that
-            does not know it ignores. Meaningless over HTTP.
+            does not know it ignores. Over HTTP each create has an idempotency key instead: its turn
+            goes on for a while, and the create, sent again, does not run a second time.
         reconnect_s: How long to try to reopen a lost connection before its turns are lost; 0 to
             leave it lost.
         transcript_bytes: Bound on what is remembered of conversations, to begin one again where the
@@ -123,4 +124,4 @@ async def _open(target: Target, settings: WireSettings, wants_resume: bool) -> W
         case "http":
             from turnwire._wire_http import open_http
 
-            return await open_http(target, settings)
+            return await open_http(target, settings, is_keyed=wants_resume)

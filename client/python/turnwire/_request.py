@@ -154,11 +154,16 @@ def build_create(
         ValueError: A value has no place in a create; says which member.
     """
     body = {name: given for name, given in options.items() if given is not None}
-    tools = body.pop("tools", None)
-    create = _parse(ResponseCreate, body, "")
+    tools = body.get("tools")
     if tools is not None:
         if not isinstance(tools, Sequence) or isinstance(tools, (str, bytes)):
             raise ValueError("tools: a list of tools is needed")
+        if all(isinstance(definition, dict) for definition in tools):
+            body["tools"], tools = list(tools), None
+        else:
+            del body["tools"]
+    create = _parse(ResponseCreate, body, "")
+    if tools is not None:
         create.tools.extend(
             definition.message
             if isinstance(definition, Tool)

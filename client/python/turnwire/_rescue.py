@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 
 from turnwire._book import TurnBook
 from turnwire._event import terminal_event
@@ -169,6 +170,14 @@ class Rescue:
         else:
             is_new = isinstance(error, ConnectionFailed)
             self._begin_again(state, error, response, is_new=is_new)
+        if (
+            state.is_over
+            and state.response_id
+            and (response is None or response.status in _RUNNING)
+        ):
+            # Nobody wants it any more, and by its key it would go on for a while.
+            with suppress(TurnwireError):
+                await self._wire().unary.cancel(state.response_id)
 
     async def _fetch(self, state: TurnState, until: float) -> Response | None:
         """Return the turn's response once it does not run any more; None when nobody has it."""

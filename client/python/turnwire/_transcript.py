@@ -21,8 +21,8 @@ class Remembered:
 
     response_id: str
     parent: Remembered | None
-    items: Input
-    """What the response added: its input and its output."""
+    items: tuple[bytes, ...]
+    """What the response added, serialized: its input and its output."""
     size: int
     is_stored: bool
     """Whether the server was to store it."""
@@ -101,14 +101,13 @@ class Transcript:
         compacted = _newest_compaction(output)
         if compacted is not None:
             own, output, parent = [], output[compacted:], None  # It stands for all before it.
-        items = Input()
-        items.items.items.extend(own)
-        items.items.items.extend(output)
+        # Serialized: that is a third of the work of a copy, and hardly any is ever needed.
+        items = tuple([item.SerializeToString() for item in (*own, *output)])
         entry = Remembered(
             response_id,
             parent,
             items,
-            items.ByteSize(),
+            sum(map(len, items)),
             is_stored,
             session,
             lane,
@@ -136,7 +135,7 @@ class Transcript:
         whole = Input()
         whole.items.SetInParent()
         for each in reversed(chain):
-            whole.items.items.extend(each.items.items.items)
+            whole.items.items.extend(map(Item.FromString, each.items))
         if entry.steers is not None:
             whole.items.items.extend(entry.steers.items.items)
         return whole

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import io
-from collections import deque
+import secrets
+from collections import OrderedDict, deque
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 
 import aiohttp
 
@@ -22,14 +25,28 @@ from turnwire.v1.server_event_pb2 import ServerEvent, SessionError
 __all__ = ["HttpWire", "open_http"]
 
 _HEADERS = {"content-type": "application/json", "accept": "text/event-stream"}
+_KEY = "idempotency-key"
+_REPLAYED = "idempotent-replayed"
+_CANCELLED = "request_cancelled"
 _DONE = b"[DONE]"
 _TERMINAL = frozenset({"response_completed", "response_incomplete", "response_failed"})
 _MAX_INBOX = 1024
+_MAX_KEYS = 1024
+"""Keys of turns that are not known to be over; each is small."""
+_BEGIN_S = 2.0
+"""How long a cancel waits for the id of the response that it is to end."""
 
 
-async def open_http(target: Target, settings: WireSettings) -> HttpWire:
-    """Prepare a client; nothing is sent before the first turn."""
-    return HttpWire(open_client(settings), target, settings)
+async def open_http(target: Target, settings: WireSettings, *, is_keyed: bool) -> HttpWire:
+    """Prepare a client; nothing is sent before the first turn.
+
+    Args:
+        target: The server.
+        settings: What all wires are told.
+        is_keyed: Whether creates have an idempotency key: a server that knows it lets a turn go on
+            for a while when its connection breaks, and runs a create that comes again once.
+    """
+    return HttpWire(open_client(settings), target, settings, is_keyed=is_keyed)
 
 
 class _Exchange:
@@ -39,7 +56,13 @@ class _Exchange:
         self.event_id = event.event_id
         self.stream_id = event.stream_id if event.HasField("stream_id") else None
         self.body = _streaming_body(event.response_create)
+        create = event.response_create
+        self.may_be_stored = create.store or not create.HasField("store")
+        self.key: str | None = None
+        """Idempotency key."""
         self.response_id: str | None = None
+        self.is_named = asyncio.Event()
+        """Set when `response_id` is there, or will never be."""
         self.task: asyncio.Task[None] | None = None
         """None while it waits for its lane."""
 
@@ -54,7 +77,12 @@ class HttpWire:
     persistent = False
 
     def __init__(
-        self, client: aiohttp.ClientSession, target: Target, settings: WireSettings
+        self,
+        client: aiohttp.ClientSession,
+        target: Target,
+        settings: WireSettings,
+        *,
+        is_keyed: bool,
     ) -> None:
         self._client = client
         self._target = target
@@ -64,6 +92,9 @@ class HttpWire:
             sock_read=settings.silence_timeout_s,
         )
         self.unary = HttpCalls(client, target, settings.unary_timeout_s)
+        self._is_keyed = is_keyed
+        self._keys: OrderedDict[str, tuple[bytes, str]] = OrderedDict()
+        """Create's `event_id` -> digest of its body, and key; of turns not known to be over."""
         self._lanes: dict[str | None, deque[_Exchange]] = {}
         # Bounded, so that a user who does not read stops the exchanges' reading.
         self._inbox: asyncio.Queue[Arrival] = asyncio.Queue(_MAX_INBOX)
@@ -79,6 +110,8 @@ class HttpWire:
         match event.WhichOneof("event"):
             case "response_create":
                 exchange = _Exchange(event)
+                if self._is_keyed:
+                    exchange.key = self._key_of(exchange)
                 lane = self._lanes.setdefault(exchange.stream_id, deque())
                 lane.append(exchange)
                 if len(lane) == 1:
@@ -101,7 +134,14 @@ class HttpWire:
         """Nothing to ask: each exchange finds out by itself."""
 
     async def close(self) -> None:
-        """Nothing to say: there is no session on the other side."""
+        """End the turns that run: with their keys they would go on for a while, for nobody."""
+        running = [
+            exchange.response_id
+            for lane in self._lanes.values()
+            for exchange in lane
+            if exchange.key is not None and exchange.response_id is not None
+        ]
+        await asyncio.gather(*map(self.unary.cancel, running), return_exceptions=True)
 
     async def abort(self) -> None:
         """Break off all exchanges, which cancels their turns, and close the connections."""
@@ -138,23 +178,44 @@ class HttpWire:
         except TurnwireError as error:
             await self._fail(exchange, error)
         finally:
+            exchange.is_named.set()
             self._next(exchange)
+
+    def _key_of(self, exchange: _Exchange) -> str:
+        """Return the key of a create: the one that it had, if it comes again as it was."""
+        digest = hashlib.sha256(exchange.body).digest()
+        known = self._keys.get(exchange.event_id)
+        if known is not None and known[0] == digest:
+            return known[1]
+        key = secrets.token_hex(16)
+        self._keys[exchange.event_id] = digest, key
+        if len(self._keys) > _MAX_KEYS:
+            self._keys.popitem(last=False)
+        return key
 
     async def _exchange(self, exchange: _Exchange) -> None:
         async with self._client.post(
             f"{self._target.http_base}/responses",
             data=io.BytesIO(exchange.body),  # aiohttp warns of large bytes
-            headers=_HEADERS,
+            headers=_HEADERS if exchange.key is None else {**_HEADERS, _KEY: exchange.key},
             timeout=self._timeout,
         ) as answer:
             if answer.status >= 400:
                 data = await answer.read()
                 body = error_body(answer.status, data, answer.headers)
+                self._keys.pop(exchange.event_id, None)
+                if exchange.key is not None and body.code == _CANCELLED:
+                    raise ConnectionLost(
+                        "the server gave the turn up before it was asked for again"
+                    )
                 await self._refuse(exchange, answer.status, body, len(data))
                 return
-            await self._stream(exchange, answer.content)
+            is_again = answer.headers.get(_REPLAYED) == "true"
+            await self._stream(exchange, answer.content, is_again=is_again)
 
-    async def _stream(self, exchange: _Exchange, content: aiohttp.StreamReader) -> None:
+    async def _stream(
+        self, exchange: _Exchange, content: aiohttp.StreamReader, *, is_again: bool
+    ) -> None:
         parser = SseParser()
         is_over = False
         # A server may announce `response.failed` by an `error` that is not the end.
@@ -167,7 +228,12 @@ class HttpWire:
                 if arm == "error":
                     error = arrival
                     continue
-                is_over = is_over or arm in _TERMINAL
+                if arm in _TERMINAL:
+                    is_over = True
+                    self._keys.pop(exchange.event_id, None)
+                    if is_again and arm == "response_failed":
+                        # Maybe only because its server went: not for this wire to say.
+                        raise ConnectionLost("the turn failed while nobody followed it")
                 await self._inbox.put(arrival)
         await self._inbox.put(Arrival(None, parser.unread, exchange.event_id))
         if is_over:
@@ -182,6 +248,7 @@ class HttpWire:
                 event.stream_id = exchange.stream_id
             if event.WhichOneof("event") == "response_created":
                 exchange.response_id = event.response_created.response.id
+                exchange.is_named.set()
         return Arrival(event, size, exchange.event_id)
 
     async def _refuse(
@@ -195,12 +262,22 @@ class HttpWire:
         await self._inbox.put(Arrival(event, size, exchange.event_id))
 
     async def _fail(self, exchange: _Exchange, error: TurnwireError) -> None:
+        if exchange.response_id is not None and exchange.may_be_stored:
+            # Whoever sends it again has looked it up before, and wants another response.
+            self._keys.pop(exchange.event_id, None)
         await self._inbox.put(Arrival(None, 0, exchange.event_id, error))
 
     async def _cancel(self, event: ClientEvent) -> None:
         exchange = self._find(event)
         if exchange is None:
             return
+        if exchange.key is not None and exchange.task is not None:
+            # Leaving would not end it.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_BEGIN_S):
+                    await exchange.is_named.wait()
+            if exchange.task.done():
+                return
         if exchange.response_id is not None:
             try:
                 await self.unary.cancel(exchange.response_id)
@@ -214,7 +291,7 @@ class HttpWire:
             await asyncio.gather(exchange.task, return_exceptions=True)
         body = ErrorBody(
             type="invalid_request_error",
-            code="request_cancelled",
+            code=_CANCELLED,
             message="The create was cancelled.",
         )
         await self._refuse(exchange, 400, body)

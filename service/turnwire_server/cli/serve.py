@@ -59,7 +59,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--grpc-backend",
         choices=["grpcio", "grpclib"],
-        help="what speaks gRPC (default grpcio); grpclib takes less CPU and is an extra",
+        help="what speaks gRPC (default grpclib, which takes less CPU)",
     )
     parser.add_argument(
         "--workers",
@@ -217,6 +217,7 @@ def _run_workers(
             config.workers,
             partial(_worker_command, options, given, directory),
             config.runtime.drain_grace_s,
+            WorkerPlace(Path(directory), 0).engines,
         )
 
         def on_ready(said: Sequence[Mapping[str, Any]]) -> None:

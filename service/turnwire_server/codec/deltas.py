@@ -1,7 +1,8 @@
 """Events of deltas by template: the one thing that is encoded for every token.
 
-All of an event but its number and its text is the same for a part, so it is encoded once. A test
-holds both forms to what the generic codec and protobuf write.
+All of an event but its number and its text is the same for a part, so it is encoded once; in
+protobuf, where lengths stand before what they measure, once for each length of a text. A test holds
+both forms to what the generic codec and protobuf write.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ import orjson
 
 from turnwire._codec import dumps
 from turnwire.v1.server_event_pb2 import ServerEvent
+from turnwire_server.codec.frames import entry_head, varint
 
 __all__ = ["DeltaTemplate"]
 
 _LENGTH_DELIMITED = 2
 _SEQUENCE_NUMBER_TAG = b"\x08"  # Field 1, a varint.
+_NUMBERS = tuple(_SEQUENCE_NUMBER_TAG + varint(number) for number in range(4096))
+_KEPT_LENGTHS = 256
+"""Bytes of a text below which what stands before it is kept; few tokens are longer."""
 _NUMBER = b'"sequence_number":0'
 _TEXT = b'"delta":""'
 
@@ -28,6 +33,7 @@ class DeltaTemplate:
 
     __slots__ = (
         "_arm_tag",
+        "_before_text",
         "_delta_tag",
         "_event",
         "_fixed",
@@ -57,11 +63,12 @@ class DeltaTemplate:
         for name in ("content_index", "summary_index"):
             if name in names:
                 setattr(part, name, index)
-        self._event = ServerEvent(stream_id=stream_id).SerializeToString()
-        self._fixed = part.SerializeToString()
+        self._event: bytes = ServerEvent(stream_id=stream_id).SerializeToString()
+        self._fixed: bytes = part.SerializeToString()
         arm = ServerEvent.DESCRIPTOR.fields_by_name[kind]
-        self._arm_tag = _varint(arm.number << 3 | _LENGTH_DELIMITED)
-        self._delta_tag = _varint(names["delta"].number << 3 | _LENGTH_DELIMITED)
+        self._arm_tag = varint(arm.number << 3 | _LENGTH_DELIMITED)
+        self._delta_tag = varint(names["delta"].number << 3 | _LENGTH_DELIMITED)
+        self._before_text: dict[int, bytes] = {}
 
         # What an id contains cannot be taken for one of these: in a string, quotes are escaped.
         text = dumps(event)
@@ -82,32 +89,23 @@ class DeltaTemplate:
             self._json_after,
         )
 
-    def proto(self, sequence_number: int, text: str) -> bytes:
-        """Return the event as a serialized `ServerEvent`."""
+    def entry(self, sequence_number: int, text: str) -> bytes:
+        """Return the event as one entry of a serialized `ServerFrame`."""
         delta = text.encode()
+        length = len(delta)
+        before = self._before_text.get(length) or self._make_before_text(length)
+        if sequence_number < len(_NUMBERS):
+            number = _NUMBERS[sequence_number]
+        else:
+            number = _SEQUENCE_NUMBER_TAG + varint(sequence_number)
+        return entry_head(len(number) + len(before) + length) + number + before + delta
+
+    def _make_before_text(self, length: int) -> bytes:
+        """Return all that stands between the number and a text of `length` bytes."""
         body = self._fixed
-        if delta:  # Protobuf does not write an empty string.
-            body = b"%b%b%b%b" % (body, self._delta_tag, _varint(len(delta)), delta)
-        return b"%b%b%b%b%b%b" % (
-            _SEQUENCE_NUMBER_TAG,
-            _varint(sequence_number),
-            self._event,
-            self._arm_tag,
-            _varint(len(body)),
-            body,
-        )
-
-
-def _varint(number: int) -> bytes:
-    """Return a number as protobuf writes it: seven bits a byte, lowest first."""
-    if number < 0x80:
-        return _ONE_BYTE[number]
-    encoded = bytearray()
-    while number >= 0x80:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
-
-
-_ONE_BYTE = [bytes([number]) for number in range(0x80)]
+        if length:  # Protobuf does not write an empty string.
+            body += self._delta_tag + varint(length)
+        before = self._event + self._arm_tag + varint(len(body) + length) + body
+        if length < _KEPT_LENGTHS:
+            self._before_text[length] = before
+        return before

@@ -131,6 +131,11 @@ class WorkerPlace:
     number: int
     """From 0 on; a worker that was started again has the same."""
 
+    @property
+    def engines(self) -> Path:
+        """Where the parent has the engines that the workers share; no worker's own `*.sock`."""
+        return self.directory / "engines"
+
 
 @dataclass(frozen=True, slots=True)
 class Config:
@@ -166,6 +171,11 @@ class Config:
     """How many processes serve on the same ports."""
     worker: WorkerPlace | None = None
     """Which of them this one is; None for one that is alone, and for their parent."""
+
+    @property
+    def engines(self) -> Path | None:
+        """Where the engines are that this worker shares with the others; None for one alone."""
+        return None if self.worker is None else self.worker.engines
 
     def of_worker(self, place: WorkerPlace) -> Config:
         """Return the configuration of one of the workers."""

@@ -190,6 +190,7 @@ class SessionHost:
         self._outlet = self.leave = self.on_progress = None
         self._events = None
         self._services.sessions.forget(self)
+        self._services.resting.forget(self)
         self._services.hosts.discard(self)
 
     # What its session decides.
@@ -282,6 +283,7 @@ class SessionHost:
             count_turn(run, self.wire, metrics, self._services.afterwork)
         del self._runs[run.turn.response_id]
         del self._services.running[run.turn.response_id]
+        self._services.resting.note(self)
         self.pull(run)
 
 

@@ -1,8 +1,9 @@
 """Idempotency keys: the same request again gets the same response, and never runs twice.
 
 While the response runs, whoever brings its key joins it. Afterwards the store has it, or, with
-`store: false`, this process for a day within a bound of bytes. A key belongs to its tenant and to
-one request; what asks only for another form of answer (`stream`) is the same request.
+`store: false`, this process for a day within a bound of bytes. Beyond that bound the response goes
+and its key stays, so that the request is refused and does not run again. A key belongs to its
+tenant and to one request; what asks only for another form of answer (`stream`) is the same request.
 """
 
 from __future__ import annotations
@@ -46,6 +47,14 @@ _LOST: Final = Rejection(
     headers={"x-should-retry": "false"},
 )
 
+_NOT_KEPT: Final = Rejection(
+    error_pb2.ERROR_REASON_RESPONSE_ALREADY_COMPLETED,
+    "Idempotency-Key: the request with this key is over and its response, which was not to be "
+    "stored, is no longer kept. It was not run again. Use a new key to run it.",
+    param=_PARAM,
+    headers={"x-should-retry": "false"},
+)
+
 _ELSEWHERE: Final = Rejection(
     error_pb2.ERROR_REASON_SERVER_IS_OVERLOADED,
     "Idempotency-Key: another process of this server runs the request and did not end it in time. "
@@ -82,13 +91,13 @@ class _Entry:
     """Finds the response, or starts its turn; never cancelled. None once there is `response`: it
     would keep the turn and the log of its events, which nobody counts here."""
     response: bytes | None = None
-    """The response that is over and in no store."""
+    """The response that is over and in no store, `b""` when there was no room for it."""
     forgotten_at: float = 0.0
     """Seconds on the clock."""
 
     @property
     def size(self) -> int:
-        return _ENTRY_BYTES + len(self.response or b"")
+        return _ENTRY_BYTES + len(self.response) if self.response else 0
 
 
 class IdempotencyKeys:
@@ -102,6 +111,8 @@ class IdempotencyKeys:
         """Those that run, and those that are over and in no store."""
         self._over: dict[tuple[str, str], _Entry] = {}
         """Of these, those that are over, oldest first."""
+        self._answered: dict[tuple[str, str], _Entry] = {}
+        """Of these, those whose response is kept, oldest first."""
         self._bytes = 0
 
     async def claim(
@@ -183,9 +194,11 @@ class IdempotencyKeys:
             return
         entry.response, entry.opening = response.SerializeToString(), None
         entry.forgotten_at = self._services.clock.monotonic() + self._settings.ttl_s
-        self._over[name] = entry
+        self._over[name] = self._answered[name] = entry
         self._bytes += entry.size
         while self._bytes > self._settings.max_bytes:
+            self._drop_response(next(iter(self._answered)))
+        while len(self._over) > self._settings.max_keys:
             self._forget(next(iter(self._over)))
 
     def _expire(self) -> None:
@@ -196,13 +209,22 @@ class IdempotencyKeys:
                 return
             self._forget(name)
 
+    def _drop_response(self, name: tuple[str, str]) -> None:
+        """Keep of a request only that it ran."""
+        entry = self._answered.pop(name)
+        self._bytes -= entry.size
+        entry.response = b""
+
     def _forget(self, name: tuple[str, str]) -> None:
-        self._bytes -= self._over.pop(name).size
-        del self._entries[name]
+        if name in self._answered:
+            self._drop_response(name)
+        del self._over[name], self._entries[name]
 
     def _kept(self, entry: _Entry, tenant: str) -> Found | Rejection:
         """Return the response that is over and in no store; its turn, if it can be followed."""
         assert entry.response is not None  # there is no opening any more
+        if not entry.response:
+            return _NOT_KEPT
         response = response_pb2.Response.FromString(entry.response)
         if (gone := _cancelled(response)) is not None:
             return gone
@@ -219,7 +241,7 @@ class IdempotencyKeys:
             turn.response_id, tenant=turn.tenant
         ):
             return Found(turn, is_again=is_again)
-        return Found(None, response_pb2.Response.FromString(entry.response))
+        return self._kept(entry, turn.tenant)
 
     async def _stored(self, record: StoredResponse) -> Found | Rejection:
         """Return what the store knows, once it is over."""

@@ -169,16 +169,20 @@ class Outbox:
         self._calm.set()
         self.flush()
 
+    def _take(self) -> list[bytes]:
+        batch, self._queue = self._queue, []
+        return batch
+
     async def run(self) -> None:
         """Write until closed and empty, or until the peer is gone."""
         while True:
             await self._wake.wait()
             self._wake.clear()
-            batch, self._queue = self._queue, []
             self._in_flight, self._bytes = self._bytes, 0
-            if batch and not self.is_broken:
+            if self._queue and not self.is_broken:
                 try:
-                    await self._sink.write(batch)
+                    # The batch is the sink's alone: what it let go of is not held here too.
+                    await self._sink.write(self._take())
                 except ConnectionError:
                     self.break_off()
                 self.bytes_written += self._in_flight

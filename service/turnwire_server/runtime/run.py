@@ -141,7 +141,7 @@ class TurnRun:
 
     @property
     def has_begun(self) -> bool:
-        """Whether `response.created` was queued."""
+        """Whether it has a response; `response.created` is queued then, or about to be."""
         return self._assembler is not None
 
     @property
@@ -182,7 +182,7 @@ class TurnRun:
     def begin(
         self, response: response_pb2.Response, checked: CheckedCreate, rendered: Rendered
     ) -> None:
-        """Queue the first events of the response, whose prompt is `rendered`."""
+        """Begin the response, whose prompt is `rendered`; `announce` it before anything waits."""
         checked.model.leases.take()
         self._leases = checked.model.leases
         self._renderer, self.given = checked.model.renderer, checked.items
@@ -197,7 +197,10 @@ class TurnRun:
             summarizes_reasoning=self.services.settings.compat.reasoning_events == "summary",
         )
         self.turn.begin(takes_steers=checked.takes_steers)
-        self.send(self._assembler.begin())
+
+    def announce(self) -> None:
+        """Queue the first events of the response."""
+        self.send(self.assembler.begin())
 
     def compacted(self, rendered: Rendered, *, is_read: bool) -> None:
         """Let the response go on behind its compaction.

@@ -27,6 +27,7 @@ from turnwire_server.runtime.idempotency import IdempotencyKeys
 from turnwire_server.runtime.keys import DEFAULT_TENANT, ApiKeys
 from turnwire_server.runtime.outbox import Sink
 from turnwire_server.runtime.registry import ModelRegistry, ServedModel
+from turnwire_server.runtime.resting import RestingSessions
 from turnwire_server.runtime.retiring import RetiringModels
 from turnwire_server.runtime.run import TurnRun
 from turnwire_server.runtime.sessions import ResumableSessions
@@ -116,6 +117,7 @@ class Services:
         """Running turns by response id."""
         self.hosts: set[SessionHost] = set()
         """The sessions, those too that have no connection now."""
+        self.resting = RestingSessions(clock)
         self.sessions = ResumableSessions(self)
         self.detached = DetachedTurns(self)
         self.idempotency = IdempotencyKeys(self)

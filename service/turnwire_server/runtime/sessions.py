@@ -1,7 +1,8 @@
 """The sessions that may be resumed: found by id and token, kept for a while without a connection.
 
 A session that loses its connection goes on for the grace; then it is cancelled and forgotten. The
-number of sessions without a connection is bounded: one more ends the one that has waited longest.
+number of sessions without a connection is bounded: one more ends the one that has waited longest of
+the tenant that has the most, so that nobody loses a session to somebody who has more.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from turnwire.v1 import client_event_pb2
@@ -88,7 +90,7 @@ class ResumableSessions:
         """Let a session that has lost its connection go on for the grace."""
         settings = self._services.settings
         if len(self._waiting) >= settings.max_detached_sessions:
-            self._give_up(next(iter(self._waiting), host))
+            self._give_up(self._one_too_many(host))
         if self._hosts.get(host.session.id) is host:
             job = self._expire(host, settings.resume_grace_s)
             self._waiting[host] = asyncio.get_running_loop().create_task(job)
@@ -115,6 +117,12 @@ class ResumableSessions:
         await self._services.clock.sleep(grace_s)
         self._waiting.pop(host, None)
         self._end(host)
+
+    def _one_too_many(self, newcomer: SessionHost) -> SessionHost:
+        """Return the session that must go when another one begins to wait."""
+        counts = Counter(host.tenant for host in (*self._waiting, newcomer))
+        most = max(counts, key=lambda tenant: (counts[tenant], tenant == newcomer.tenant))
+        return next((host for host in self._waiting if host.tenant == most), newcomer)
 
     def _give_up(self, host: SessionHost) -> None:
         if (timer := self._waiting.pop(host, None)) is not None:

@@ -22,7 +22,7 @@ __all__ = [
 class OutboxSettings:
     """Bounds and flush windows of one connection's outbox."""
 
-    outbox_bytes: int = 1 << 20
+    outbox_bytes: int = 1 << 17
     """Encoded events that may wait; beyond it turns stop until the peer has read."""
     quiet_s: float = 0.02
     """After this long without an event the next one goes at once."""
@@ -65,7 +65,9 @@ class IdempotencySettings:
     grace_s: float = 60.0
     """How long a turn goes on after its last client hung up, until its request comes again."""
     max_bytes: int = 64 << 20
-    """Responses with `store: false` that are kept; beyond it the oldest go."""
+    """Responses with `store: false` that are kept; of older ones only the keys are."""
+    max_keys: int = 100_000
+    """Keys of such responses that are remembered; beyond it the oldest go."""
     ttl_s: float = 24 * 3600.0
     """How long they are kept."""
     wait_s: float = 600.0
@@ -106,7 +108,7 @@ class RuntimeSettings:
     resume_buffer_bytes: int = 2 * 1024 * 1024
     """Memory for events that such a session's client may not have seen; the oldest go first."""
     max_detached_sessions: int = 1000
-    """Sessions without a connection; one more ends the one that has waited longest."""
+    """Sessions without a connection; one more ends one of the tenant that has the most."""
     drain_grace_s: float = 30.0
     """How long running turns may go on after SIGTERM."""
     append_timeout_s: float = 600.0

@@ -112,15 +112,24 @@ async def _story(run: TurnRun) -> None:
     )
     if (refusal := await keep_begun(run, response, checked)) is not None:
         return run.refuse(refusal)
+    if run.is_kept:
+        stages.mark("commit")
     run.begin(response, checked, rendered)
     begin_screening(run, checked, instructions=turn.create.instructions)
-    services.ledger.open(turn.response_id, run.tenant, turn.create.model, services.clock.wall())
+    parser: OutputParser | None = None
+    try:
+        if compaction is None:  # the engine goes first: what follows happens beside it
+            parser = begin_generation(run, checked, rendered, request)
+    finally:
+        run.announce()
+        services.ledger.open(turn.response_id, run.tenant, turn.create.model, services.clock.wall())
 
     finish: FinishReason | None = None
     if compaction is not None:
         checked, request, rendered, finish = await compact(run, compaction)
     if finish is None:
-        finish = await _generate(run, begin_generation(run, checked, rendered, request))
+        parser = parser or begin_generation(run, checked, rendered, request)
+        finish = await _generate(run, parser)
 
     while (following := await next_round(run, checked, rendered, finish)) is not None:
         checked, rendered, request = following  # a rollout whose calls were answered

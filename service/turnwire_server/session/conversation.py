@@ -13,6 +13,7 @@ from types import MappingProxyType
 from google.protobuf.message import Message
 
 from turnwire.v1 import content_pb2, item_pb2
+from turnwire_server.session.packed import PackableItems, packable
 
 __all__ = ["EMPTY", "Conversation", "OpenCalls", "call_key", "item_text"]
 
@@ -79,7 +80,7 @@ class Conversation:
     """All items up to a point, and what the next turn must know of them."""
 
     parent: Conversation | None = None
-    own_items: tuple[bytes, ...] = ()
+    own_items: Sequence[bytes] = ()
     """Serialized `Item`s added by this node, oldest first."""
     item_count: int = 0
     """Items of the whole conversation."""
@@ -125,7 +126,7 @@ class Conversation:
         encoded = tuple(item.SerializeToString() for item in items)
         return Conversation(
             parent=self,
-            own_items=encoded,
+            own_items=packable(encoded),
             item_count=self.item_count + len(encoded),
             byte_count=self.byte_count + sum(map(len, encoded)),
             open_calls=MappingProxyType(calls.open) if calls.open else _NO_CALLS,
@@ -147,7 +148,7 @@ class Conversation:
         return replace(
             self,
             parent=None,
-            own_items=encoded,
+            own_items=packable(encoded),
             item_count=len(encoded),
             byte_count=sum(map(len, encoded)),
         )
@@ -158,6 +159,14 @@ class Conversation:
             return self
         unscreened = self.unscreened + tuple(item.SerializeToString() for item in items)
         return replace(self, unscreened=unscreened)
+
+    def pack(self) -> None:
+        """Compress all items until they are read. Walks the history: off the hot path."""
+        node: Conversation | None = self
+        while node is not None:
+            if isinstance(node.own_items, PackableItems):
+                node.own_items.pack()
+            node = node.parent
 
     def encoded_items(self) -> list[bytes]:
         """Return all items as bytes, oldest first. Walks the history: off the hot path."""

@@ -88,10 +88,8 @@ _REQUIRED: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """Members that must not be empty, by arm."""
 
-_KEY_MEMBER: Mapping[str, str] = MappingProxyType(
-    {"mcp_approval_request": "id", "mcp_approval_response": "approval_request_id"}
-)
-"""Members that pair calls with their answers where it is not `call_id`."""
+_KEY_MEMBER: Mapping[str, str] = MappingProxyType({"mcp_approval_request": "id"})
+"""Members of calls that pair them with their answers where it is not `call_id`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,12 +348,12 @@ def _check_pairs(
             continue
         arm = item.WhichOneof("item") or ""
         kind, call_id = arm.replace("_", " "), call_key(item)
-        is_output = arm.endswith(("_output", "_response"))
+        if arm.endswith(("_output", "_response")):
+            # The public service names the whole input too: one item alone is not at fault.
+            return _invalid("input", f"No tool call found for {kind} with call_id {call_id[:80]}.")
         return _invalid(
             f"input[{index}].{_KEY_MEMBER.get(arm, 'call_id')}",
-            f"No tool call found for {kind} with call_id {call_id[:80]}."
-            if is_output
-            else f"The {kind} {call_id[:80]} is there already and has no output yet.",
+            f"The {kind} {call_id[:80]} is there already and has no output yet.",
         )
     if calls.open and outputs_required:
         call_id, output = next(iter(calls.open.items()))

@@ -269,6 +269,13 @@ class Session:
         """Give the cache back. The session must be idle."""
         self._schedule.cache.clear()
 
+    def rest(self) -> None:
+        """Compress what continues the session until it is needed: nothing came for a while."""
+        for entry in self._schedule.cache.entries():
+            entry.conversation.pack()
+            if entry.prompt is not None:
+                entry.prompt.ids.pack()
+
     def find_item(self, item_id: str) -> item_pb2.Item | None:
         """Return an item of any cached conversation, None when there is none with this id."""
         for entry in self._schedule.cache.entries():

@@ -2,17 +2,48 @@
 
 A conversation's ids only ever grow at the end, and every turn keeps a view of a
 longer prefix of the same buffer. Extending the newest view appends in place, so a
-turn costs what is new; extending an older view (a fork) copies once.
+turn costs what is new; extending an older view (a fork) copies once. While nobody needs them, the
+ids of a buffer can be compressed.
 """
 
 from __future__ import annotations
 
 import weakref
+import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from typing import overload
+from typing import Final, overload
 
-__all__ = ["TokenIds"]
+__all__ = ["IdBuffer", "TokenIds"]
+
+_LEAST_PACKED: Final = 1024
+"""Ids from which on a buffer is worth being compressed."""
+_LEVEL: Final = 1
+
+
+class IdBuffer:
+    """A growing buffer of ids, compressed while it rests."""
+
+    __slots__ = ("__weakref__", "_ids", "_packed")
+
+    def __init__(self, ids: array[int]) -> None:
+        """Take `ids`, which belong to the buffer from now on."""
+        self._ids = ids
+        self._packed = b""
+
+    @property
+    def ids(self) -> array[int]:
+        """The ids, decompressed if they were not."""
+        if self._packed:
+            self._ids.frombytes(zlib.decompress(self._packed))
+            self._packed = b""
+        return self._ids
+
+    def pack(self) -> None:
+        """Compress the ids, if that is worth it, until they are needed."""
+        if len(self._ids) >= _LEAST_PACKED:  # none are there while it is compressed
+            self._packed = zlib.compress(self._ids.tobytes(), _LEVEL)
+            self._ids = array("I")
 
 
 class TokenIds(Sequence[int]):
@@ -22,11 +53,12 @@ class TokenIds(Sequence[int]):
 
     def __init__(self, ids: Iterable[int] = ()) -> None:
         """Copy `ids` (each 0 <= id < 2**32) into a buffer of its own."""
-        self._buffer = array("I", ids)
-        self._length = len(self._buffer)
+        own = array("I", ids)
+        self._buffer = IdBuffer(own)
+        self._length = len(own)
 
     @classmethod
-    def _view(cls, buffer: array[int], length: int) -> TokenIds:
+    def _view(cls, buffer: IdBuffer, length: int) -> TokenIds:
         view = cls.__new__(cls)
         view._buffer = buffer
         view._length = length
@@ -35,16 +67,22 @@ class TokenIds(Sequence[int]):
     def extended(self, ids: Iterable[int]) -> TokenIds:
         """Return these ids followed by `ids`; this view stays as it is."""
         buffer = self._buffer
-        if len(buffer) != self._length:  # a longer view exists: this is a fork
-            buffer = buffer[: self._length]
-        buffer.extend(ids)
-        return TokenIds._view(buffer, len(buffer))
+        known = buffer.ids
+        if len(known) != self._length:  # a longer view exists: this is a fork
+            known = known[: self._length]
+            buffer = IdBuffer(known)
+        known.extend(ids)
+        return TokenIds._view(buffer, len(known))
+
+    def pack(self) -> None:
+        """Compress the buffer until any view of it is used again."""
+        self._buffer.pack()
 
     def shares_buffer_with(self, other: TokenIds) -> bool:
         """Return whether the shorter of the two is a prefix of the longer by construction."""
         return self._buffer is other._buffer
 
-    def buffer_reference(self) -> weakref.ref[array[int]]:
+    def buffer_reference(self) -> weakref.ref[IdBuffer]:
         """Return a reference to the buffer: the same object for every view of it.
 
         A cache that holds it can tell later, by identity, that a view grew from one it has
@@ -67,10 +105,10 @@ class TokenIds(Sequence[int]):
         if isinstance(index, slice):
             start, stop, step = index.indices(self._length)
             # A stop of -1 means "down to the first"; in a slice it would mean the last.
-            return self._buffer[start : stop if stop >= 0 else None : step]
+            return self._buffer.ids[start : stop if stop >= 0 else None : step]
         if not -self._length <= index < self._length:
             raise IndexError(index)
-        return self._buffer[index if index >= 0 else index + self._length]
+        return self._buffer.ids[index if index >= 0 else index + self._length]
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.as_array())

@@ -3,7 +3,7 @@
 A delta goes through a template made once per open part; every other event is a message that is
 serialized or turned to public JSON by the compiled codec. JSON of a whole response is spliced from
 parts that are encoded once; protobuf serializes one faster than a part could be cut out. Framing
-(WebSocket, SSE) is the transport's; the framing of a `ServerFrame` is here, because it is protobuf.
+(WebSocket, SSE) is the transport's; that of a `ServerFrame` is the codec's, because it is protobuf.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from turnwire.v1.client_event_pb2 import (
 )
 from turnwire_server.codec.deltas import DeltaTemplate
 from turnwire_server.codec.faults import Fault
+from turnwire_server.codec.frames import frame_entry
 from turnwire_server.codec.lifecycle import LifecycleEncoder
 from turnwire_server.codec.requests import salvaged, text_of
 from turnwire_server.codec.status import reason_of_code
@@ -30,7 +31,6 @@ from turnwire_server.session.events import TERMINAL_ARMS, Delta, Outgoing, Part
 __all__ = [
     "JsonEncoder",
     "ProtoEncoder",
-    "frame_entry",
     "is_terminal",
     "public_type",
     "refused_event",
@@ -40,36 +40,10 @@ __all__ = [
 MAX_OPEN_TEMPLATES = 32
 """Templates kept per connection; more open parts than that are only slower."""
 
-_EVENTS_TAG = b"\x0a"
-"""`ServerFrame.events`: field 1, length-delimited."""
-
 _PUBLIC_TYPES: dict[str, str] = {
     field.name: field.GetOptions().Extensions[annotations_pb2.public_type]
     for field in server_event_pb2.ServerEvent.DESCRIPTOR.oneofs_by_name["event"].fields
 }
-
-
-def _varint(number: int) -> bytes:
-    encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
-
-
-_SHORT_PREFIXES = tuple(_EVENTS_TAG + _varint(size) for size in range(1024))
-
-
-def frame_entry(event: bytes) -> bytes:
-    """Return a serialized `ServerEvent` as one entry of a serialized `ServerFrame`.
-
-    Entries joined in order are the frame.
-    """
-    size = len(event)
-    if size < len(_SHORT_PREFIXES):
-        return _SHORT_PREFIXES[size] + event
-    return _EVENTS_TAG + _varint(size) + event
 
 
 def public_type(event: Outgoing) -> str:
@@ -147,8 +121,7 @@ class ProtoEncoder:
     def encode(self, event: Outgoing) -> bytes:
         """Return tag, length and serialized event. Keeps no reference to the event."""
         if isinstance(event, Delta):
-            template = self._templates[event.part]
-            return frame_entry(template.proto(event.sequence_number, event.text))
+            return self._templates[event.part].entry(event.sequence_number, event.text)
         if event.WhichOneof("event") in TERMINAL_ARMS:
             self._templates.clear()
         return frame_entry(event.SerializeToString())

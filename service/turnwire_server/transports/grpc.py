@@ -60,8 +60,8 @@ class GrpcSettings:
     """Most of a call's headers together, counted as HTTP/2 does."""
     reuse_port: bool = False
     """Whether several processes may listen on the port (SO_REUSEPORT)."""
-    backend: GrpcBackend = "grpcio"
-    """What speaks HTTP/2: `grpcio`, or `grpclib` (extra `grpclib`), which needs less CPU."""
+    backend: GrpcBackend = "grpclib"
+    """What speaks HTTP/2: `grpclib`, which needs less CPU, or `grpcio`, the reference."""
 
     def options(self, max_message_bytes: int) -> list[tuple[str, Any]]:
         """Return the channel arguments."""
@@ -137,12 +137,13 @@ def make_grpc_server(
     handlers = _handlers(services, settings, unary or UnaryApi(services))
     limit = services.settings.max_message_bytes
     if settings.backend == "grpclib":
-        if importlib.util.find_spec("grpclib") is None:
-            raise BackendFailure(
-                "grpc.backend grpclib needs grpclib, which is not installed. Install it with: "
-                "pip install 'turnwire[server,grpclib]'"
-            )
-        # Imported here, because it is an extra.
+        for name in ("grpclib", "h2"):
+            if importlib.util.find_spec(name) is None:
+                raise BackendFailure(
+                    f"grpc.backend grpclib needs {name}, which is not installed. Install it with: "
+                    "pip install 'turnwire[server]'; or set grpc.backend to grpcio"
+                )
+        # Imported here, because a server on grpcio does without it.
         from turnwire_server.transports.grpclib.server import GrpclibServer
 
         other = GrpclibServer(settings, max_message_bytes=limit)

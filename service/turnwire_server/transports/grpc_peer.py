@@ -72,6 +72,11 @@ class Departure:
         self._context = context
         self._silence_limit_s = silence_limit_s
         self._connection: PeerConnection | None = None
+        self._told_lost: bool | None = None
+
+    def told(self, *, is_lost: bool) -> None:
+        """Note what the back end says of a client that left: nothing has to be guessed then."""
+        self._told_lost = is_lost
 
     def watch(self) -> None:
         """Find the connection while it stands; it may matter how it ends."""
@@ -80,6 +85,8 @@ class Departure:
 
     def was_lost(self) -> bool:
         """Return whether a client that is gone went without a word."""
+        if self._told_lost is not None:
+            return self._told_lost
         time_remaining = getattr(self._context, "time_remaining", None)
         left = time_remaining() if time_remaining is not None else None
         if left is not None and left <= 0:

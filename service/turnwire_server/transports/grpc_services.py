@@ -87,20 +87,20 @@ class FrameSink:
         Raises:
             ConnectionError: The call is over.
         """
-        frame: list[bytes] = []
-        size = 0
-        for entry in batch:
-            if frame and size + len(entry) > self._max_frame_bytes:
-                await self._send(b"".join(frame))
-                frame.clear()
-                size = 0
-            frame.append(entry)
-            size += len(entry)
-        await self._send(b"".join(frame))
-
-    async def _send(self, frame: bytes) -> None:
         try:
-            await self._write(frame)
+            if len(batch) == 1:  # Paced tokens come one by one.
+                await self._write(batch[0])
+                return
+            frame: list[bytes] = []
+            size = 0
+            for entry in batch:
+                if frame and size + len(entry) > self._max_frame_bytes:
+                    await self._write(b"".join(frame))
+                    frame.clear()
+                    size = 0
+                frame.append(entry)
+                size += len(entry)
+            await self._write(b"".join(frame))
         except grpc.aio.BaseError as error:
             raise ConnectionError("the call is over") from error
 

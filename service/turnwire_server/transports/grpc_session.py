@@ -96,6 +96,8 @@ class SessionServicer:
         )
 
         def left(leaving: Leaving) -> None:
+            # It is asked again when the last word was sent but not read: both must say the same.
+            departure.told(is_lost=leaving == "lost")
             connection.lose() if leaving == "lost" else connection.disconnect()
 
         call_when_left(context, left)
@@ -125,6 +127,7 @@ class SessionServicer:
                 departure.watch()
             while (data := await context.read()) is not grpc.aio.EOF:
                 _receive(connection, ClientEvent.FromString(data), len(data))
+                del data  # an idle session holds nothing of the last message
                 if connection.is_resumable:
                     departure.watch()
                 if connection.is_crowded:

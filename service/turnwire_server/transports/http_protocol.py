@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
+from weakref import WeakMethod
 
 from aiohttp import http_exceptions, web
 from aiohttp.http import RawRequestMessage
@@ -80,6 +83,10 @@ class _Protocol(web.RequestHandler):
 
     def set_parser(self, parser: FrameParser, *options: Any, **named: Any) -> None:
         """Take the parser of an upgraded connection."""
+        if (told := named.get("data_received_cb")) is not None:
+            # aiohttp's would be a cycle, which keeps a connection that is over until the next
+            # full collection.
+            named["data_received_cb"] = partial(_call_if_there, WeakMethod(told))
         super().set_parser(cast(Any, MaskGuard(parser)), *options, **named)
 
     def handle_error(
@@ -117,6 +124,12 @@ class _Protocol(web.RequestHandler):
 
     def log_debug(self, *args: Any, **kw: Any) -> None:
         """Log nothing: it is only for work on aiohttp itself."""
+
+
+def _call_if_there(method: WeakMethod[Callable[[], None]]) -> None:
+    call = method()
+    if call is not None:
+        call()
 
 
 class _Server(web.Server):

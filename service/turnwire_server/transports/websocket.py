@@ -175,6 +175,8 @@ class WebSocketBridge:
                 )
             else:
                 connection.receive(event, size)
+            # An idle session holds nothing of the last message while it waits for the next.
+            del message, data, event
             if connection.is_crowded:
                 await connection.calm()
 

@@ -123,7 +123,10 @@ class TextSink:
             for payload in batch:
                 await self._socket.send_frame(payload, WSMsgType.TEXT)
         else:
-            self._transport.write(b"".join(batch))
+            frames = b"".join(batch)
+            del batch  # a slow reader's wait in one copy, not in two
+            self._transport.write(frames)
+            del frames
         await self._drain()
 
     def heartbeat(self) -> bytes | None:

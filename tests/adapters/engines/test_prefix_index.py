@@ -102,3 +102,14 @@ def test_an_older_view_of_a_longer_buffer_is_cached_too() -> None:
     turn(index, long)
     assert turn(index, short) == 99
     assert turn(index, long) == 299
+
+
+def test_a_conversation_that_is_gone_is_forgotten() -> None:
+    index = PrefixIndex()
+    gone, kept = TokenIds(range(128)), TokenIds(range(200, 400))
+    turn(index, gone)
+    turn(index, gone.extended([1]))
+    turn(index, kept)
+    del gone
+    assert len(index._buffers) == 1
+    assert turn(index, kept.extended([1])) == 200

@@ -50,25 +50,38 @@ class ScriptedSink:
         self.closed = True
 
 
+class NotingClock(ManualClock):
+    """Remembers what it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.asked.append(seconds)
+        await super().sleep(seconds)
+
+
 class Exports:
     """One queue, and the exporters of several processes."""
 
     def __init__(self, usage: SqlUsage, exits: AsyncExitStack) -> None:
         self.usage = usage
-        self.clock = ManualClock()
+        self.clock = NotingClock()
         self._exits = exits
 
     async def put(self, *names: str) -> None:
         await self.usage.put([usage_record(name) for name in names])
 
     def exporter(self, sink: ScriptedSink, **settings: Any) -> Exporter:
-        exporter = Exporter(sink, self.usage, clock=self.clock, settings=UsageSettings(**settings))
+        given = UsageSettings(**{"export_gather_s": 0.0, **settings})
+        exporter = Exporter(sink, self.usage, clock=self.clock, settings=given)
         self._exits.push_async_callback(exporter.close)
         exporter.start()
         return exporter
 
     async def waiting(self) -> int:
-        return (await self.usage.waiting("webhook", max_attempts=20))[0]
+        return (await self.usage.waiting("webhook"))[0]
 
     async def pass_time(self, condition: Callable[[], object], step_s: float = 1.0) -> None:
         """Move the clock on until `condition` holds."""
@@ -101,6 +114,31 @@ async def test_what_is_there_at_the_start_and_what_comes_later_is_delivered(expo
     assert sink.closed
 
 
+async def test_new_records_wait_for_others_and_are_delivered_together(exports):
+    sink = ScriptedSink()
+    exporter = exports.exporter(sink, export_gather_s=1.0)
+    await exports.clock.until_sleeping()  # it has looked, and there is nothing
+    await exports.put("a")
+    exporter.wake()
+    await until(lambda: sink.attempts or 1.0 in exports.clock.asked, within_s=WAIT_S)
+    await exports.put("b")
+    exporter.wake()
+    assert sink.attempts == []
+    exports.clock.advance(1.0)
+    await until(lambda: sorted(sink.attempts) == ["a", "b"], within_s=WAIT_S)
+
+
+async def test_who_waits_for_others_does_not_hold_up_the_end(exports):
+    sink = ScriptedSink()
+    exporter = exports.exporter(sink, export_gather_s=1.0)
+    await exports.clock.until_sleeping()
+    exporter.wake()
+    await until(lambda: 1.0 in exports.clock.asked, within_s=WAIT_S)
+    async with asyncio.timeout(WAIT_S):
+        await exporter.close()
+    assert sink.closed
+
+
 async def test_what_fails_is_tried_again_later_and_later_and_harms_no_other(exports):
     await exports.put("bad", "good")
     sink = ScriptedSink()
@@ -125,23 +163,38 @@ async def test_what_fails_is_tried_again_later_and_later_and_harms_no_other(expo
     assert sink.arrived == ["good", "bad"]
 
 
-async def test_after_its_last_attempt_a_record_is_kept_and_left_alone(exports, caplog):
+async def test_what_fails_for_long_is_said_once_and_tried_for_ever(exports, caplog):
     await exports.put("bad")
     sink = ScriptedSink()
     sink.refused = {"bad"}
-    exporter = exports.exporter(sink, export_attempts=3)
-    await exports.pass_time(lambda: exporter.levels().failures == 3)
-    assert "export given up sink=webhook response_id=bad attempts=3" in caplog.text
+    exporter = exports.exporter(sink, export_attempts=3, export_longest_delay_s=100.0)
+    await exports.pass_time(lambda: exporter.levels().failures == 40, step_s=50.0)
+    line = "export fails again and again sink=webhook response_id=bad attempts=3"
+    assert [record.message for record in caplog.records] == [line]
     await exports.put("good")
     exporter.wake()
-    await exports.pass_time(lambda: sink.arrived == ["good"], step_s=1000.0)
-    await exporter.close()
-    assert sink.attempts == ["bad", "bad", "bad", "good"]
-    assert await exports.waiting() == 1
-    # Whoever raises the bound gets it after all.
-    again = ScriptedSink()
-    exports.exporter(again, export_attempts=4)
-    await exports.pass_time(lambda: again.arrived == ["bad"])
+    await exports.pass_time(lambda: sink.arrived == ["good"], step_s=0.0)
+    sink.refused = set()
+    await exports.pass_time(lambda: sink.arrived == ["good", "bad"], step_s=50.0)
+
+
+async def test_a_record_that_breaks_the_sink_holds_up_no_other(exports, caplog):
+    class BrokenSink(ScriptedSink):
+        async def deliver(self, records: Sequence[UsageRecord]) -> Sequence[str]:
+            if any(record.response_id == "poison" for record in records):
+                raise ValueError("a sink's bug")
+            return await super().deliver(records)
+
+    await exports.put("a", "poison", "b")
+    sink = BrokenSink()
+    exporter = exports.exporter(sink)
+    await until(lambda: sorted(sink.arrived) == ["a", "b"], within_s=WAIT_S)
+    await exports.pass_time(lambda: exporter.levels().failures == 3)
+    assert "sink=webhook response_id=poison error=ValueError" in caplog.text
+    await exports.put("c")
+    exporter.wake()
+    await until(lambda: len(sink.arrived) == 3, within_s=WAIT_S)
+    assert sorted(sink.arrived) == ["a", "b", "c"]  # each once
 
 
 async def test_a_restart_goes_on_where_the_attempts_stopped(exports):
@@ -151,7 +204,7 @@ async def test_a_restart_goes_on_where_the_attempts_stopped(exports):
     exporter = exports.exporter(sink)
     await exports.pass_time(lambda: exporter.levels().failures == 2)
     await exporter.close()
-    [claim] = await exports.usage.claim("webhook", now=2**40, until=0, limit=1, max_attempts=20)
+    [claim] = await exports.usage.claim("webhook", now=2**40, until=0, limit=1)
     assert claim.attempts == 2
 
 

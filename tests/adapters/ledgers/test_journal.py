@@ -39,7 +39,7 @@ def opened(record: UsageRecord) -> bytes:
 
 
 def closed_by_start(content: bytes) -> dict[str, UsageRecord]:
-    records = read_lines(content).records(NOW)
+    records = read_lines(content).records(NOW, {})
     by_id = {record.response_id: record for record in records}
     assert len(by_id) == len(records), "a response counts twice"
     return by_id
@@ -95,7 +95,7 @@ def test_a_line_that_is_none_is_counted_and_harms_no_other(line):
     record = usage_record("one")
     state = read_lines(HEADER + line + b"\n" + settled_line(record))
     assert state.bad_lines == 1
-    assert state.records(NOW) == [record]
+    assert state.records(NOW, {}) == [record]
 
 
 names = st.text(max_size=12)
@@ -163,7 +163,7 @@ def test_a_journal_cut_anywhere_neither_loses_what_was_settled_nor_counts_it_twi
 def test_a_rewritten_journal_says_the_same(history):
     state = read_lines(HEADER + b"".join(line_of(step, record) for step, record in history))
     again = read_lines(state.lines())
-    assert again.records(NOW) == state.records(NOW)
+    assert again.records(NOW, {}) == state.records(NOW, {})
     assert again.bad_lines == 0
 
 
@@ -192,7 +192,7 @@ def test_the_journal_of_a_process_that_lives_is_nobody_elses(directory):
 def test_a_dead_journal_is_taken_by_one_process_only(directory):
     write_dead(directory, "dead", HEADER + settled_line(usage_record("one")))
     first = taken(directory)
-    assert [record.response_id for record in first["dead"].state.records(NOW)] == ["one"]
+    assert [record.response_id for record in first["dead"].state.records(NOW, {})] == ["one"]
     assert taken(directory) == {}
     first["dead"].let_go()
     again = taken(directory)
@@ -220,7 +220,7 @@ def test_a_journal_that_was_rewritten_is_still_locked_and_goes_on(directory):
     journal.append(settled_line(two))
     journal.close(remove=False)
     found = taken(directory)
-    assert found["me"].state.records(NOW) == [two]
+    assert found["me"].state.records(NOW, {}) == [two]
     found["me"].remove()
 
 
@@ -259,7 +259,7 @@ def test_what_was_cut_off_does_not_take_the_next_line_with_it(directory, monkeyp
     assert journal.size == journal.path.stat().st_size
     journal.close(remove=False)
     found = taken(directory)
-    assert found["me"].state.records(NOW) == [two]
+    assert found["me"].state.records(NOW, {}) == [two]
     assert found["me"].state.bad_lines == 1
     found["me"].remove()
 
@@ -279,7 +279,7 @@ def test_a_rewrite_that_fails_leaves_the_journal_as_it_was(directory, monkeypatc
     journal.append(settled_line(two))
     journal.close(remove=False)
     found = taken(directory)
-    assert found["me"].state.records(NOW) == [one, two]
+    assert found["me"].state.records(NOW, {}) == [one, two]
     found["me"].remove()
 
 
@@ -316,7 +316,7 @@ def test_what_was_appended_survives_a_kill_and_the_lock_does_not(directory):
         shown += process.stdout.readlines()
     seen = [int(line) for line in shown if line.endswith(b"\n")]
     found = taken(directory)
-    kept = [record.response_id for record in found["victim"].state.records(NOW)]
+    kept = [record.response_id for record in found["victim"].state.records(NOW, {})]
     assert kept[: len(seen)] == [f"r{number}" for number in seen]
     assert len(kept) <= len(seen) + 1
     found["victim"].remove()

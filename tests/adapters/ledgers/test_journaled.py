@@ -19,6 +19,7 @@ from turnwire_server.adapters.ledgers.journal import InstanceJournal, take_dead_
 from turnwire_server.adapters.ledgers.journal_lines import (
     header_line,
     open_line,
+    progress_line,
     settled_line,
 )
 from turnwire_server.adapters.ledgers.journaled import JournaledLedger
@@ -42,9 +43,8 @@ class Ledgers:
         self, instance_id: str = "me", *, database: str = "db", **settings: Any
     ) -> JournaledLedger:
         journal = InstanceJournal.create(self.directory, instance_id, database=database)
-        ledger = JournaledLedger(
-            journal, self.table, clock=self.clock, settings=UsageSettings(**settings)
-        )
+        given = UsageSettings(**{"gather_s": 0.0, **settings})
+        ledger = JournaledLedger(journal, self.table, clock=self.clock, settings=given)
         self._made.append(ledger)
         return ledger
 
@@ -129,6 +129,32 @@ async def test_what_comes_together_goes_into_the_table_together(ledgers):
         await asyncio.gather(*closing)
     assert len(ledgers.table.records) == 700
     assert len(ledgers.table.batches) <= 3
+
+
+async def test_a_closed_record_waits_for_others_of_the_next_moment(ledgers):
+    ledger = await ledgers.started(gather_s=0.25)
+    closing = []
+    for name in ("one", "two"):
+        run(ledger, usage_record(name))
+        closing.append(asyncio.ensure_future(ledger.close_record(usage_record(name))))
+        await ledgers.clock.until_sleeping()
+        assert ledgers.table.batches == []
+    ledgers.clock.advance(0.25)
+    async with asyncio.timeout(10):
+        await asyncio.gather(*closing)
+    assert ledgers.table.batches == [2]
+
+
+async def test_who_waits_for_others_is_moved_when_the_ledger_is_closed(ledgers):
+    ledger = await ledgers.started(gather_s=0.25)
+    record = usage_record("one")
+    run(ledger, record)
+    closing = asyncio.ensure_future(ledger.close_record(record))
+    await ledgers.clock.until_sleeping()
+    async with asyncio.timeout(10):
+        await ledger.close()
+        await closing
+    assert set(ledgers.table.records) == {"one"}
 
 
 async def test_a_table_that_fails_gets_the_records_when_it_works_again(ledgers, caplog):
@@ -217,6 +243,16 @@ async def test_a_start_closes_what_a_dead_process_left_once(ledgers):
     assert not path.exists() and ledger.dead_owners() == []
 
 
+async def test_what_was_stored_right_before_the_process_died_is_over_as_it_was_stored(ledgers):
+    record = usage_record("kept", status=INTERRUPTED)
+    opened = open_line("kept", record.tenant, record.model, record.created_at)
+    ledgers.leave_dead("dead", HEADER + opened + progress_line(record))
+    ledgers.table.stored = {"kept": "incomplete", "of another process": "completed"}
+    await ledgers.started()
+    closed = replace(record, status="incomplete", closed_at=ledgers.clock.wall())
+    assert ledgers.table.records == {"kept": closed}
+
+
 async def test_what_a_start_did_not_forget_the_next_one_finds_again(ledgers):
     ledgers.leave_dead("dead", HEADER + settled_line(usage_record("done")))
     first = await ledgers.started()
@@ -303,7 +339,7 @@ async def test_exporters_live_with_the_ledger_and_hear_of_each_batch(ledgers):
         journal,
         ledgers.table,
         clock=ledgers.clock,
-        settings=UsageSettings(),
+        settings=UsageSettings(gather_s=0.0),
         exporters=[exporter],
     )
     await ledger.start()

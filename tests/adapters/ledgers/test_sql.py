@@ -7,12 +7,16 @@ import asyncio
 import pytest
 from sqlalchemy import select
 
+from harness.clock import ManualClock
+from harness.stores import stored
 from harness.usage import totals, usage_record
 from turnwire_server.adapters.database.engine import Database
 from turnwire_server.adapters.database.settings import DatabaseSettings
 from turnwire_server.adapters.database.tables import usage_outbox, usage_records
 from turnwire_server.adapters.ledgers.report import UsageSums
 from turnwire_server.adapters.ledgers.sql import SqlUsage, database_key
+from turnwire_server.adapters.stores.segments import SegmentBook
+from turnwire_server.adapters.stores.sql import SqlResponseStore
 from turnwire_server.ports.ledger import LedgerFailure
 
 MIDNIGHT = 1_799_971_200  # 2027-01-15T00:00:00Z
@@ -70,6 +74,20 @@ async def test_many_records_are_one_batch(database):
     assert len(await rows(database, usage_outbox)) == 500
 
 
+async def test_the_ledger_sees_which_responses_are_stored_and_over(database):
+    store, ran = SqlResponseStore(database, ManualClock(), SegmentBook()), "in_progress"
+    statuses = {"one": "completed", "two": "incomplete", "three": "cancelled", "four": ran}
+    for response_id, status in {**statuses, "five": "failed"}.items():
+        await store.put(stored(response_id, status=status))
+    usage = SqlUsage(database)
+    asked = [*statuses, "five", "nowhere"]
+    assert await usage.endings(asked) == {
+        key: status for key, status in statuses.items() if status != ran
+    }
+    assert await usage.endings([]) == {}
+    await store.close()
+
+
 async def test_two_processes_put_the_same_records_at_once(connected):
     first, second = SqlUsage(await connected()), SqlUsage(await connected())
     records = [usage_record(f"r{number}") for number in range(50)]
@@ -118,7 +136,7 @@ async def test_what_is_claimed_is_nobody_elses_until_the_claim_is_over(connected
     first = SqlUsage(await connected(), sinks=["file", "webhook"])
     second = SqlUsage(await connected(), sinks=["file", "webhook"])
     await first.put([usage_record(f"r{number}") for number in range(10)])
-    every = {"now": 100, "until": 160, "max_attempts": 3}
+    every = {"now": 100, "until": 160}
     async with asyncio.timeout(20):
         claims = await asyncio.gather(
             *(usage.claim("file", **every, limit=4) for usage in (first, second, first, second))
@@ -138,17 +156,21 @@ async def test_what_is_claimed_is_nobody_elses_until_the_claim_is_over(connected
 async def test_what_was_delivered_is_gone_and_what_failed_is_due_later(database):
     usage = SqlUsage(database, sinks=["file"])
     await usage.put([usage_record(name) for name in ("one", "two", "three")])
-    await usage.claim("file", now=0, until=60, limit=10, max_attempts=2)
+    await usage.claim("file", now=0, until=60, limit=10)
     await usage.note("file", ["one"], {"two": 30, "three": 40})
-    assert await usage.waiting("file", max_attempts=2) == (2, 30)
-    [claim] = await usage.claim("file", now=30, until=90, limit=10, max_attempts=2)
+    assert await usage.waiting("file") == (2, 30)
+    [claim] = await usage.claim("file", now=30, until=90, limit=10)
     assert (claim.record.response_id, claim.attempts) == ("two", 1)
     await usage.note("file", [], {"two": 50})
-    # "two" has failed twice: it is kept, and not tried again.
-    assert await usage.waiting("file", max_attempts=2) == (2, 40)
-    [claim] = await usage.claim("file", now=1000, until=1060, limit=10, max_attempts=2)
-    assert claim.record.response_id == "three"
-    assert await usage.waiting("webhook", max_attempts=2) == (0, None)
+    assert await usage.waiting("file") == (2, 40)
+    # What failed comes behind what is new, the longer it has waited the sooner.
+    await usage.put([usage_record("four")])
+    [first] = await usage.claim("file", now=1000, until=1060, limit=1)
+    [second] = await usage.claim("file", now=1000, until=1060, limit=1)
+    [third] = await usage.claim("file", now=1000, until=1060, limit=1)
+    assert [each.record.response_id for each in (first, second, third)] == ["four", "three", "two"]
+    assert third.attempts == 2
+    assert await usage.waiting("webhook") == (0, None)
 
 
 async def test_a_database_that_is_gone_is_a_failure_without_its_address(tmp_path, database):
@@ -159,7 +181,7 @@ async def test_a_database_that_is_gone_is_a_failure_without_its_address(tmp_path
     for call in (
         usage.put([usage_record("one")]),
         usage.sums("key"),
-        usage.waiting("file", max_attempts=1),
+        usage.waiting("file"),
     ):
         with pytest.raises(LedgerFailure) as failure:
             await call

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import resource
@@ -265,3 +266,37 @@ async def drive(peer: Peer, secrets: Secrets) -> None:
         refused = await peer.turn(wrong)
         assert refused[-1].WhichOneof("event") == "error"
     assert first.id != answered.id
+
+
+async def test_what_a_machine_ran_that_does_not_come_back_has_failed_for_another_one(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    folders = [tmp_path / name for name in ("lost", "other")]
+    for folder in folders:
+        folder.mkdir()
+    shared = {
+        "TURNWIRE_DATABASE_URL": f"sqlite:///{tmp_path / 'shared.db'}",
+        **environment,
+        "TURNWIRE_DATABASE_HEARTBEAT_S": "0.3",
+    }
+    # Each has directories of its own, so that neither sees the other's lock.
+    async with (
+        server_process(folders[0], environment=shared) as lost,
+        server_process(folders[1], environment=shared) as other,
+    ):
+        body = {
+            "model": "sim",
+            "input": "Hi",
+            "background": True,
+            "metadata": {"turnwire.sim": '{"tokens": 100000, "tokens_per_second": 10}'},
+        }
+        url = f"{lost.ready['http']}/responses"
+        async with aiohttp.ClientSession() as client, client.post(url, json=body) as answer:
+            response_id = (await answer.json())["id"]
+        assert (await get(other, response_id))[1]["status"] == "in_progress"
+        await lost.kill()
+        async with asyncio.timeout(60):
+            while (found := await get(other, response_id))[1]["status"] == "in_progress":
+                pass
+        assert found[1]["status"] == "failed"
+        assert found[1]["error"]["code"] == "server_error"

@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 
 from turnwire._codec import options
 from turnwire._codec.errors import DecodeError, quoted, wrong_type
-from turnwire.v1 import annotations_pb2
+from turnwire.v1 import annotations_pb2, tool_pb2
 
 __all__ = ["Decode", "loads", "parse"]
 
@@ -28,6 +28,16 @@ AnyMessage = TypeVar("AnyMessage", bound=Message)
 _MAX_UINT32 = 2**32 - 1
 _MAX_SECONDS = 253_402_300_799  # The end of year 9999, where protobuf's timestamps end.
 _MAX_KEY_CHARS = 64
+
+_TOOL = options.descriptor_of(tool_pb2.Tool).full_name
+_MAX_LISTS = 32
+_MAX_LIST_BYTES = 262_144
+_JSON_ONLY = (
+    orjson.OPT_PASSTHROUGH_DATACLASS
+    | orjson.OPT_PASSTHROUGH_DATETIME
+    | orjson.OPT_PASSTHROUGH_SUBCLASS
+)
+"""What no JSON parser returns is refused, so that equal JSON means equal values."""
 
 _compiled: dict[tuple[Descriptor, bool], Decode] = {}
 _compiling: set[tuple[Descriptor, bool]] = set()
@@ -149,7 +159,11 @@ def _member(field: FieldDescriptor) -> Decode:
     if options.is_map(field):
         return _strings
     element = _element(field)
-    return _each(element) if field.is_repeated else element
+    if not field.is_repeated:
+        return element
+    message_type = field.message_type
+    is_tools = message_type is not None and message_type.full_name == _TOOL
+    return _KnownTools(_each(element)) if is_tools else _each(element)
 
 
 def _element(field: FieldDescriptor) -> Decode:
@@ -175,6 +189,31 @@ def _each(element: Decode) -> Decode:
         return decoded
 
     return decode
+
+
+class _KnownTools:
+    """Decodes lists of tools, and remembers them: the same ones come again and again."""
+
+    def __init__(self, decode: Decode) -> None:
+        self._decode = decode
+        self._known: dict[bytes, list[tool_pb2.Tool]] = {}
+        """By their JSON; oldest first."""
+
+    def __call__(self, value: Any) -> list[Any]:
+        try:
+            text = orjson.dumps(value, option=_JSON_ONLY)
+        except orjson.JSONEncodeError:
+            text = b""
+        known = self._known.get(text)
+        if known is None:
+            decoded: list[Any] = self._decode(value)
+            if not 0 < len(text) <= _MAX_LIST_BYTES:
+                return decoded
+            known = [tool_pb2.Tool(**arguments) for arguments in decoded]
+            if len(self._known) >= _MAX_LISTS:
+                del self._known[next(iter(self._known))]
+            self._known[text] = known
+        return known  # Whoever builds a message of them copies them.
 
 
 def _union(descriptor: Descriptor) -> Decode:

@@ -30,6 +30,9 @@ class DatabaseSettings:
     notices that another one has deleted it."""
     prune_interval_s: float = 600.0
     """How often what has expired is removed."""
+    heartbeat_s: float = 10.0
+    """How often a process says that it lives, and looks which others do: one that was not heard of
+    for six looks is dead, and what it ran has failed."""
     lock_timeout_s: float = 10.0
     """How long to wait for a SQLite file that another process writes."""
 

@@ -1,5 +1,6 @@
-"""The tables. Every row belongs to a tenant; `docs/store.md` says what refers to what.
+"""The tables. `docs/store.md` says what refers to what.
 
+Every row belongs to a tenant, but for those of `instances`, which are server processes.
 Content (items, responses, token ids) is in binary columns only, so that any text fits, U+0000 too.
 Times are Unix seconds. A change here needs a migration in `migrations/versions`.
 """
@@ -27,6 +28,7 @@ __all__ = [
     "METADATA",
     "conversation_items",
     "conversations",
+    "instances",
     "response_items",
     "responses",
     "segments",
@@ -79,6 +81,15 @@ responses: Final = Table(
     Column("created_at", BigInteger, nullable=False),
     Column("expires_at", BigInteger, nullable=False, index=True),
     UniqueConstraint("tenant", "idempotency_key"),
+)
+
+instances: Final = Table(
+    "instances",
+    METADATA,
+    # Owner of responses: a server process that lives, or is not known to be dead.
+    Column("id", String(64), primary_key=True),
+    # Counts up while it lives.
+    Column("beat", BigInteger, nullable=False),
 )
 
 response_items: Final = Table(

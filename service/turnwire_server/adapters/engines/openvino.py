@@ -17,12 +17,16 @@ import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from turnwire_server.adapters.clock import SystemClock
-from turnwire_server.adapters.engines.child_process import ChildProcess
+from turnwire_server.adapters.engines.child_process import (
+    ChildProcess,
+    SharedChild,
+    status_text,
+)
 from turnwire_server.adapters.engines.constraint_grammar import (
     ConstraintFailure,
     constraint_grammar,
@@ -37,13 +41,13 @@ from turnwire_server.ports.engine import (
     EngineRequest,
 )
 
-__all__ = ["OpenVinoEngine", "OpenVinoSettings"]
+__all__ = ["CHILD_COMMAND", "OpenVinoEngine", "OpenVinoSettings"]
 
 _logger = logging.getLogger("turnwire.engines.openvino")
 
 _MOST_CHUNK_TOKENS: Final = 64
 """A cancel waits for one chunk; larger ones are not faster either."""
-_COMMAND: Final = (sys.executable, "-m", "turnwire_server.adapters.engines.openvino_child")
+CHILD_COMMAND: Final = (sys.executable, "-m", "turnwire_server.adapters.engines.openvino_child")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,8 @@ class OpenVinoSettings:
     generation in between; twice as long each time. The first time, it is started at once."""
     longest_restart_delay_s: float = 30.0
     """Most seconds before a lost child is started again."""
+    engine_process: Literal["shared", "per_worker"] = "shared"
+    """Whether the workers of a server share one child, or each has its own."""
 
 
 @lru_cache(maxsize=256)
@@ -101,7 +107,8 @@ class OpenVinoEngine:
         settings: OpenVinoSettings,
         *,
         clock: Clock | None = None,
-        command: Sequence[str] = _COMMAND,
+        command: Sequence[str] = CHILD_COMMAND,
+        host: Path | None = None,
     ) -> None:
         """Make an engine; `start` loads the model.
 
@@ -110,6 +117,8 @@ class OpenVinoEngine:
             clock: What waits before a child that does not live is started again; the
                 system's by default.
             command: What runs the child; tests have children of their own.
+            host: Where the owner of shared engines listens (`engine_host`), which then runs the
+                child; None for a child of its own.
         """
         if not 1 <= settings.chunk_tokens <= _MOST_CHUNK_TOKENS:
             raise ValueError(f"chunk_tokens must be 1 to {_MOST_CHUNK_TOKENS}")
@@ -117,8 +126,9 @@ class OpenVinoEngine:
         self._settings = settings
         self._clock = clock or SystemClock()
         self._command = tuple(command)
+        self._host = host
         self._info: EngineInfo | None = None
-        self._child: ChildProcess | None = None
+        self._child: ChildProcess | SharedChild | None = None
         self._ready: asyncio.Future[dict[str, Any]] | None = None
         self._is_serving = False
         self._is_closed = False
@@ -136,6 +146,11 @@ class OpenVinoEngine:
         if self._info is None:
             raise RuntimeError("the engine has not been started")
         return self._info
+
+    @property
+    def host(self) -> Path | None:
+        """Who runs its child; None when it does so itself."""
+        return self._host
 
     @property
     def restarts(self) -> int:
@@ -233,10 +248,16 @@ class OpenVinoEngine:
         settings = self._settings
         name = self._path.name
         ready = self._ready = asyncio.get_running_loop().create_future()
-        child = ChildProcess(on_message=self._message, on_lost=self._lost)
+        child: ChildProcess | SharedChild
+        if self._host is None:
+            child = own = ChildProcess(on_message=self._message, on_lost=self._lost)
+            start = partial(own.start, self._command)
+        else:
+            child = shared = SharedChild(on_message=self._message, on_lost=self._lost)
+            start = partial(shared.start, self._host)
         try:
             async with asyncio.timeout(settings.start_timeout_s):
-                await child.start(self._command)
+                await start()
                 child.send(
                     "start",
                     {
@@ -245,6 +266,7 @@ class OpenVinoEngine:
                         "cache_gigabytes": settings.cache_gigabytes,
                         "prefix_cache": settings.prefix_cache,
                         "threads": settings.threads,
+                        "edition": _edition(self._path),
                     },
                 )
                 facts: dict[str, Any] = await ready
@@ -260,14 +282,15 @@ class OpenVinoEngine:
             if isinstance(error, OSError):
                 raise EngineFailure(f"The engine process cannot be started: {error}.") from error
             if isinstance(error, EngineFailure) and not str(error):
-                raise EngineFailure(
-                    f"The engine process ended ({_status_text(status)}) while loading {name}."
-                ) from error
+                raise EngineFailure(self._ended_text(status)) from error
             raise
         self._ready = None
         self._child = child
         self._is_serving = True
         return facts
+
+    def _ended_text(self, status: int | None) -> str:
+        return f"The engine process ended ({status_text(status)}) while loading {self._path.name}."
 
     def _message(self, message: tuple[Any, ...]) -> None:
         match message:
@@ -285,6 +308,8 @@ class OpenVinoEngine:
                 self._ready.set_exception(
                     EngineFailure(f"{name} cannot be loaded by OpenVINO: {why}")
                 )
+            case ("ended", status) if self._ready is not None and not self._ready.done():
+                self._ready.set_exception(EngineFailure(self._ended_text(status)))
             case ("broken", why):
                 _logger.error("the engine process gives up: %s", why)
 
@@ -313,10 +338,10 @@ class OpenVinoEngine:
         if not self._is_closed and child is not None:
             self._restart = asyncio.get_running_loop().create_task(self._start_again(child))
 
-    async def _start_again(self, lost: ChildProcess) -> None:
+    async def _start_again(self, lost: ChildProcess | SharedChild) -> None:
         """Start a child for the one that was lost; gives up never, but waits longer and longer."""
         status = await lost.stop(self._settings.stop_timeout_s)
-        _logger.warning("the engine process ended (%s) and is started again", _status_text(status))
+        _logger.warning("the engine process ended (%s) and is started again", status_text(status))
         settings = self._settings
         while True:
             if self._losses:
@@ -324,21 +349,22 @@ class OpenVinoEngine:
                 await self._clock.sleep(min(delay, settings.longest_restart_delay_s))
             self._losses += 1
             try:
-                await self._launch()
+                facts = await self._launch()
             except EngineFailure as failure:
                 _logger.error("the engine process does not start: %s", failure)
                 held, self._held = self._held, {}
                 for generation in held.values():
                     generation.fail("the engine process does not start")
                 continue
-            self._restarts += 1
+            # Of those that share a child, the first that has it again counts.
+            self._restarts += facts.get("counts", True)
             held, self._held = self._held, {}
             for generation in held.values():
                 self._begin(generation)
             return
 
 
-def _status_text(status: int | None) -> str:
-    if status is None:
-        return "it never ran"
-    return f"signal {-status}" if status < 0 else f"exit status {status}"
+def _edition(path: Path) -> tuple[int, int]:
+    """Tell a file from another one in its place: a shared child has one of them loaded."""
+    facts = path.stat()
+    return facts.st_mtime_ns, facts.st_size

@@ -2,24 +2,20 @@
 
 A process of its own, because a step of the pipeline keeps the interpreter's lock. It reads
 between steps, so a cancel waits for one chunk at most, and it ends when its parent is gone.
-
-From the parent: `start` (options), `generate` (key, prompt ids, options), `cancel` (key).
-To the parent: `ready` (facts), `failed` (why), `steps` (list of key, ids, finish, cached
-tokens), `refused` (key, why), `broken` (why, then the process ends).
+See `child_loop` for whom it talks to, and how.
 """
 
 from __future__ import annotations
 
 import os
-import select
 import signal
 import socket
 import sys
 from array import array
 from collections.abc import Mapping
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
-from turnwire_server.adapters.engines.child_frames import FrameReader, pack_frame
+from turnwire_server.adapters.engines.child_loop import ChildLoop, Key, Ready, Refusal
 from turnwire_server.adapters.engines.constraint_grammar import (
     ConstraintFailure,
     constraint_grammar,
@@ -29,16 +25,10 @@ from turnwire_server.adapters.engines.prefix_model import PrefixModel, Sequence
 
 __all__ = ["main"]
 
-_RECEIVE_BYTES: Final = 1 << 20
-_LONGEST_REASON: Final = 300
 _PROBE_TOKENS: Final = 257
 _BLOCK_SIZES: Final = (16, 32, 64, 128, 256)
 _MOST_SEQUENCES: Final = 32
 """Generations that decode side by side; with the chunk above it, prompts still advance."""
-
-
-class _Refusal(Exception):
-    """One request cannot be served; the others go on."""
 
 
 class _Running:
@@ -76,7 +66,7 @@ class _Pipeline:
         self._pipeline = openvino_genai.ContinuousBatchingPipeline(
             options["model_path"], scheduler, "CPU", properties
         )
-        self._running: dict[int, _Running] = {}
+        self._running: dict[Key, _Running] = {}
         self._count = 0
         block_tokens, block_count = self._measure_blocks()
         self.capacity = block_tokens * block_count
@@ -91,11 +81,11 @@ class _Pipeline:
     def is_busy(self) -> bool:
         return bool(self._running) or self._pipeline.has_non_finished_requests()
 
-    def add(self, key: int, ids: bytes, options: Mapping[str, Any]) -> None:
+    def add(self, key: Key, ids: bytes, options: Mapping[str, Any]) -> None:
         """Begin a request.
 
         Raises:
-            _Refusal: its settings or its constraint are not possible.
+            Refusal: its settings or its constraint are not possible.
         """
         tokens = array("I")
         tokens.frombytes(ids)
@@ -103,18 +93,18 @@ class _Pipeline:
         try:
             handle = self._submit(tokens, config)
         except RuntimeError:
-            raise _Refusal("the engine does not accept these sampling settings") from None
+            raise Refusal("the engine does not accept these sampling settings") from None
         sequence = Sequence(tokens)
         self._model.add(sequence)
         loops = LoopDetector() if options["loop_stop"] else None
         self._running[key] = _Running(handle, sequence, loops, prefill_only=options["prefill_only"])
 
-    def cancel(self, key: int) -> None:
+    def cancel(self, key: Key) -> None:
         running = self._running.pop(key, None)
         if running is not None:
             running.handle.cancel()
 
-    def step(self) -> list[tuple[int, list[int], str | None, int | None]]:
+    def step(self) -> list[Ready]:
         """Run one step; return what became ready."""
         self._pipeline.step()
         self._model.step([running.sequence for running in self._running.values()])
@@ -204,90 +194,19 @@ def _grammar(kind: str, text: str) -> str:
     """Return the grammar of a constraint.
 
     Raises:
-        _Refusal: there is none.
+        Refusal: there is none.
     """
     try:
         return constraint_grammar(kind, text)
     except ConstraintFailure as failure:
-        raise _Refusal(f"the constraint cannot be enforced: {failure}") from None
+        raise Refusal(f"the constraint cannot be enforced: {failure}") from None
 
 
-def _reason(error: BaseException) -> str:
-    """Return the last line of what OpenVINO says, which is where it says it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[-1] if lines else type(error).__name__)[:_LONGEST_REASON]
-
-
-class _Child:
-    """The loop: read what is there, run one step, send what it gave."""
-
-    def __init__(self, channel: socket.socket) -> None:
-        self._channel = channel
-        self._frames = FrameReader()
-        self._pipeline: _Pipeline | None = None
-
-    def run(self) -> NoReturn:
-        while True:
-            pipeline = self._pipeline
-            is_busy = pipeline is not None and pipeline.is_busy
-            if select.select([self._channel], [], [], 0 if is_busy else None)[0]:
-                self._receive()
-            elif pipeline is not None:
-                self._step(pipeline)
-
-    def _receive(self) -> None:
-        try:
-            data = self._channel.recv(_RECEIVE_BYTES)
-        except OSError:
-            data = b""
-        if not data:
-            os._exit(0)  # the parent is gone or done; nothing here is worth a destructor
-        for message in self._frames.feed(data):
-            match message:
-                case ("start", options):
-                    self._start(options)
-                case ("generate", key, ids, options):
-                    self._generate(key, ids, options)
-                case ("cancel", key) if self._pipeline is not None:
-                    self._pipeline.cancel(key)
-
-    def _start(self, options: Mapping[str, Any]) -> None:
-        try:
-            self._pipeline = _Pipeline(options)
-        except Exception as error:  # whatever it is, the operator must read it
-            self._send("failed", _reason(error))
-            os._exit(1)
-        self._send("ready", {"capacity": self._pipeline.capacity})
-
-    def _generate(self, key: int, ids: bytes, options: Mapping[str, Any]) -> None:
-        if self._pipeline is None:
-            return
-        try:
-            self._pipeline.add(key, ids, options)
-        except _Refusal as refusal:
-            self._send("refused", key, str(refusal))
-
-    def _step(self, pipeline: _Pipeline) -> None:
-        try:
-            ready = pipeline.step()
-        except Exception as error:  # the pipeline is unusable now: better a new process
-            self._send("broken", _reason(error))
-            os._exit(2)
-        if ready:
-            self._send("steps", ready)
-
-    def _send(self, *message: object) -> None:
-        try:
-            self._channel.sendall(pack_frame(*message))
-        except OSError:
-            os._exit(0)
-
-
-def main() -> NoReturn:
+def main() -> None:
     """Serve the socket whose descriptor is the only argument."""
     # An interrupt at the terminal is for the parent, which then ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _Child(socket.socket(fileno=int(sys.argv[1]))).run()
+    ChildLoop(socket.socket(fileno=int(sys.argv[1])), _Pipeline).run()
 
 
 if __name__ == "__main__":

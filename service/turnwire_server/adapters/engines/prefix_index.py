@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from turnwire_server.session.tokens import TokenIds
+from turnwire_server.session.tokens import IdBuffer, TokenIds
 
 __all__ = ["PrefixIndex", "PrefixMatch"]
 
@@ -20,7 +20,7 @@ _BLOCK_BYTES = _BLOCK * 4
 class _Buffer:
     """What is known of one conversation's buffer."""
 
-    reference: weakref.ref[array[int]]
+    reference: weakref.ref[IdBuffer]
     """Held so that its `id` stays its own; it does not keep the buffer."""
     length: int = 0
     """Ids at the front that were prefilled."""
@@ -29,6 +29,8 @@ class _Buffer:
     blocks: int = 0
     """Full blocks of the front that are hashed, and the hash of them all."""
     chain: int = 0
+    end: weakref.ref[IdBuffer] | None = None
+    """Forgets this when the conversation is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ class PrefixIndex:
             buffer.generated = array("I")
             buffer.blocks += len(match.hashes)
             buffer.chain = match.hashes[-1] if match.hashes else buffer.chain
-        self._buffers[id(buffer.reference)] = buffer
+        self._watch(buffer)
         self._buffers.move_to_end(id(buffer.reference))
         if len(self._buffers) > self._max_buffers:
             self._buffers.popitem(last=False)
@@ -100,6 +102,16 @@ class PrefixIndex:
         buffer.generated = array("I", sampled)
         rest = ids.as_array(buffer.blocks * _BLOCK) + buffer.generated
         self._remember(_hashes(buffer.chain, rest))
+
+    def _watch(self, buffer: _Buffer) -> None:
+        """Know a conversation until it is gone: nobody can look it up after that."""
+        key = id(buffer.reference)
+        if key not in self._buffers:
+            self._buffers[key] = buffer
+            ids = buffer.reference()
+            assert ids is not None  # `prefilled` was given them
+            buffers = self._buffers
+            buffer.end = weakref.ref(ids, lambda _: buffers.pop(key, None))
 
     def _remember(self, hashes: Iterable[int]) -> None:
         for block in hashes:

@@ -2,7 +2,8 @@
 
 What is to be exported stands in the database, written with the record itself. A task per sink
 claims what is due for a while, delivers it, and notes what came of it; what it claimed before it
-died is due again when the claim is over. So a record may be delivered twice, and is never lost.
+died is due again when the claim is over. So a record may be delivered twice, and is never lost:
+one that fails is tried for ever, ever more rarely. New records come first, so it harms no other.
 """
 
 from __future__ import annotations
@@ -41,9 +42,7 @@ class Claim:
 class ExportQueue(Protocol):
     """What is to be exported, kept in the database."""
 
-    async def claim(
-        self, sink: str, *, now: int, until: int, limit: int, max_attempts: int
-    ) -> Sequence[Claim]:
+    async def claim(self, sink: str, *, now: int, until: int, limit: int) -> Sequence[Claim]:
         """Return records that are due at `now`; nobody else gets them before `until`.
 
         Raises:
@@ -61,7 +60,7 @@ class ExportQueue(Protocol):
         """
         ...
 
-    async def waiting(self, sink: str, *, max_attempts: int) -> tuple[int, int | None]:
+    async def waiting(self, sink: str) -> tuple[int, int | None]:
         """Return how many records there are, and when the next one is due, None for never."""
         ...
 
@@ -107,7 +106,7 @@ class Exporter:
         self._clock = clock
         self._settings = settings
         self._news = asyncio.Event()
-        self._is_closing = False
+        self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._count_at = 0.0
         self._backlog = 0
@@ -128,7 +127,7 @@ class Exporter:
 
     async def close(self) -> None:
         """Stop; a delivery that takes too long is cut off, and made again by the next start."""
-        self._is_closing = True
+        self._closing.set()
         self.wake()
         if self._task is not None:
             await asyncio.wait((self._task,), timeout=_CLOSE_S)
@@ -138,7 +137,7 @@ class Exporter:
         await self._sink.close()
 
     async def _run(self) -> None:
-        while not self._is_closing:
+        while not self._closing.is_set():
             self._news.clear()
             try:
                 wait_s = await self._export()
@@ -146,12 +145,15 @@ class Exporter:
                 reason = error if isinstance(error, LedgerFailure) else type(error).__name__
                 _log.error("export stopped for now sink=%s error=%s", self._sink.name, reason)
                 wait_s = _LOOK_S
-            if wait_s > 0 and not self._is_closing:
-                await self._rest(wait_s)
+            if wait_s > 0:
+                await self._rest(wait_s, self._news)
+                # A look and its notes cost as much for one record as for many, and the turn behind
+                # the one that just ended begins right now.
+                await self._rest(self._settings.export_gather_s, self._closing)
 
     async def _export(self) -> float:
         """Deliver what is due; return how long there is nothing to do, in seconds."""
-        sink, most = self._sink, self._settings.export_attempts
+        sink = self._sink
         now = self._clock.wall()
         claims = await self._queue.claim(
             sink.name,
@@ -159,34 +161,46 @@ class Exporter:
             # Twice as long as it takes: a slow machine must not lead to a second delivery.
             until=now + 2 * int(sink.patience_s) + 10,
             limit=sink.batch,
-            max_attempts=most,
         )
         if claims:
             await self._deliver(claims)
         if len(claims) == sink.batch and self._clock.monotonic() < self._count_at:
             return 0.0  # there may be many more, and counting them takes long
         self._count_at = self._clock.monotonic() + _LOOK_S
-        self._backlog, due_at = await self._queue.waiting(sink.name, max_attempts=most)
+        self._backlog, due_at = await self._queue.waiting(sink.name)
         if due_at is None:
             return _LOOK_S
         return min(max(due_at - self._clock.wall(), 0), _LOOK_S)
 
     async def _deliver(self, claims: Sequence[Claim]) -> None:
-        arrived = set(await self._sink.deliver([claim.record for claim in claims]))
+        arrived = set(await self._told([claim.record for claim in claims]))
         failed: dict[str, int] = {}
         now = self._clock.wall()
         for claim in claims:
             response_id = claim.record.response_id
             if response_id not in arrived:
                 failed[response_id] = now + self._delay_s(claim.attempts)
-                if claim.attempts + 1 >= self._settings.export_attempts:
+                if claim.attempts + 1 == self._settings.export_attempts:
                     _log.error(
-                        "export given up sink=%s response_id=%s attempts=%d",
+                        "export fails again and again sink=%s response_id=%s attempts=%d",
                         *(self._sink.name, response_id, claim.attempts + 1),
                     )
         self._delivered += len(arrived)
         self._failures += len(failed)
         await self._queue.note(self._sink.name, sorted(arrived), failed)
+
+    async def _told(self, records: Sequence[UsageRecord]) -> Sequence[str]:
+        """Deliver records; one that the sink cannot take in any way holds up no other."""
+        try:
+            return await self._sink.deliver(records)
+        except Exception as bug:  # whatever is wrong with one must not stop all
+            if len(records) == 1:
+                _log.error(
+                    "export failed sink=%s response_id=%s error=%s",
+                    *(self._sink.name, records[0].response_id, type(bug).__name__),
+                )
+                return ()
+        return [one for record in records for one in await self._told([record])]
 
     def _delay_s(self, attempts: int) -> int:
         """Return how long to wait behind a failure with `attempts` before it: whole seconds."""
@@ -198,13 +212,13 @@ class Exporter:
         # processes of a cluster do not come back together.
         return max(1, round(random.uniform(most / 2, most)))
 
-    async def _rest(self, seconds: float) -> None:
-        """Wait for `seconds`, or until there is something new."""
+    async def _rest(self, seconds: float, unless: asyncio.Event) -> None:
+        """Wait for `seconds`, or until something happens."""
         loop = asyncio.get_running_loop()
         nap = loop.create_task(self._clock.sleep(seconds))
-        news = loop.create_task(self._news.wait())
+        event = loop.create_task(unless.wait())
         try:
-            await asyncio.wait((nap, news), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((nap, event), return_when=asyncio.FIRST_COMPLETED)
         finally:
             nap.cancel()
-            news.cancel()
+            event.cancel()

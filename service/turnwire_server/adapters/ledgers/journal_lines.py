@@ -15,7 +15,7 @@ No beginning of an array is an array, so a line that was cut off is told from a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -102,15 +102,21 @@ class JournalState:
         """Whether the journal is of a form that this server knows."""
         return self.version == _VERSION
 
-    def records(self, now: int) -> list[UsageRecord]:
+    def records(self, now: int, endings: Mapping[str, str]) -> list[UsageRecord]:
         """Return what is to be closed when the journal's process is dead.
 
-        What ran was interrupted at `now`, Unix seconds, and used what its client was told.
+        What ran was interrupted, and used what its client was told. What was stored right before
+        the process died is over, as everybody sees who fetches it; what it used was noted before.
+
+        Args:
+            now: Unix seconds.
+            endings: Response id -> status of those open ones that are stored and over.
         """
-        interrupted = (
-            replace(record, status=INTERRUPTED, closed_at=now) for record in self.open.values()
+        cut_off = (
+            replace(record, status=endings.get(response_id, INTERRUPTED), closed_at=now)
+            for response_id, record in self.open.items()
         )
-        return [*self.settled.values(), *interrupted]
+        return [*self.settled.values(), *cut_off]
 
     def lines(self) -> bytes:
         """Return the shortest journal that adds up to this."""

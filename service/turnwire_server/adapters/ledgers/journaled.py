@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from turnwire_server.adapters.ledgers.journal import (
@@ -51,6 +51,14 @@ class UsageTable(Protocol):
 
         Raises:
             LedgerFailure: They are not kept.
+        """
+        ...
+
+    async def endings(self, response_ids: Sequence[str]) -> Mapping[str, str]:
+        """Return id -> status of those of the responses that are stored and over.
+
+        Raises:
+            LedgerFailure: The database cannot be asked.
         """
         ...
 
@@ -100,6 +108,7 @@ class JournaledLedger:
         self._table = table
         self._clock = clock
         self._exporters = exporters
+        self._gather_s = settings.gather_s
         self._least_size = settings.journal_bytes
         self._rewrite_at = settings.journal_bytes
         self._state = JournalState(database=journal.database)
@@ -134,7 +143,11 @@ class JournaledLedger:
 
     async def _recover(self, journal: DeadJournal) -> None:
         """Close the records of a dead process; doing it again changes nothing."""
-        records = journal.state.records(self._clock.wall())
+        running = list(journal.state.open)
+        endings: dict[str, str] = {}
+        for start in range(0, len(running), _BATCH):
+            endings.update(await self._table.endings(running[start : start + _BATCH]))
+        records = journal.state.records(self._clock.wall(), endings)
         for start in range(0, len(records), _BATCH):
             batch = records[start : start + _BATCH]
             await self._table.put(batch)
@@ -189,12 +202,17 @@ class JournaledLedger:
         await moved
 
     async def _move(self) -> None:
-        """Move records into the table as they come; try again for as long as it fails."""
+        """Move records into the table as they come; try again for as long as it fails.
+
+        Each waits a little for others: a transaction is dear, and the next turn begins right now.
+        """
         failures = 0
         while True:
             if not self._waiting:
                 self._wake.clear()
                 await self._wake.wait()
+            if not failures and len(self._waiting) < _BATCH:
+                await self._clock.sleep(self._gather_s)
             try:
                 await self._move_batch()
                 failures = 0

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import (
     Column,
     ColumnElement,
+    Connection,
     Row,
     String,
     bindparam,
-    case,
     delete,
     func,
     literal_column,
@@ -23,17 +22,20 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from turnwire_server.adapters.database.engine import Database
-from turnwire_server.adapters.database.tables import usage_outbox, usage_records
+from turnwire_server.adapters.database.tables import responses, usage_outbox, usage_records
 from turnwire_server.adapters.ledgers.exporting import Claim
 from turnwire_server.adapters.ledgers.report import Grouping, UsageSums
 from turnwire_server.ports.ledger import LedgerFailure, UsageRecord
 
 __all__ = ["SqlUsage", "database_key"]
 
+ResultT = TypeVar("ResultT")
+
 _DAY_S: Final = 86_400
+_ENDED: Final = ("completed", "incomplete", "cancelled")
+"""Statuses of responses that came to their end; `failed` is also what a dead process leaves."""
 
 
 def database_key(database: Database) -> str:
@@ -60,8 +62,10 @@ class SqlUsage:
             .on_conflict_do_nothing(index_elements=["response_id"])
             .returning(usage_records.c.response_id, usage_records.c.tenant)
         )
-        async with self._write() as connection:
-            result = await connection.execute(insert, [_row(record) for record in records])
+        rows = [_row(record) for record in records]
+
+        def keep(connection: Connection) -> None:
+            result = connection.execute(insert, rows)
             exports = [
                 {
                     "sink": sink,
@@ -74,61 +78,75 @@ class SqlUsage:
                 for sink in self._sinks
             ]
             if exports:
-                await connection.execute(usage_outbox.insert(), exports)
+                connection.execute(usage_outbox.insert(), exports)
+
+        await self._write(keep)
+
+    async def endings(self, response_ids: Sequence[str]) -> Mapping[str, str]:
+        """Return id -> status of those of the responses that are stored and over."""
+        if not response_ids:
+            return {}
+        table = responses.c
+        query = select(table.id, table.status).where(
+            table.id.in_(response_ids), table.status.in_(_ENDED)
+        )
+        rows = await self._read(lambda connection: connection.execute(query).all())
+        return {row.id: row.status for row in rows}
 
     # Exports.
 
-    async def claim(
-        self, sink: str, *, now: int, until: int, limit: int, max_attempts: int
-    ) -> Sequence[Claim]:
+    async def claim(self, sink: str, *, now: int, until: int, limit: int) -> Sequence[Claim]:
         """Return records that are due, which nobody else gets before `until`."""
         table = usage_outbox.c
         due = (
             select(table.response_id)
-            .where(table.sink == sink, table.next_at <= now, table.attempts < max_attempts)
+            .where(table.sink == sink, table.next_at <= now)
             .order_by(table.next_at)
             .limit(limit)
             .with_for_update(skip_locked=True)  # SQLite has one writer, and needs no lock
+            .cte()  # PostgreSQL may ask a subquery more than once, and gets others each time
         )
         claim = (
             update(usage_outbox)
-            .where(table.sink == sink, table.response_id.in_(due))
+            .where(table.sink == sink, table.response_id.in_(select(due.c.response_id)))
             .values(next_at=until)
             .returning(table.response_id, table.attempts)
         )
-        async with self._write() as connection:
-            attempts = {
-                row.response_id: row.attempts for row in (await connection.execute(claim)).all()
-            }
+
+        def take(connection: Connection) -> Sequence[Claim]:
+            attempts = {row.response_id: row.attempts for row in connection.execute(claim).all()}
             if not attempts:
                 return ()
             records = select(usage_records).where(usage_records.c.response_id.in_(attempts))
-            rows = (await connection.execute(records)).all()
-        return [Claim(_record(row), attempts[row.response_id]) for row in rows]
+            rows = connection.execute(records).all()
+            return [Claim(_record(row), attempts[row.response_id]) for row in rows]
+
+        return await self._write(take)
 
     async def note(self, sink: str, delivered: Sequence[str], failed: Mapping[str, int]) -> None:
         """Drop what was delivered, and keep what failed for later."""
         table = usage_outbox.c
-        async with self._write() as connection:
+
+        def change(connection: Connection) -> None:
             if delivered:
-                await connection.execute(
+                connection.execute(
                     delete(usage_outbox).where(table.sink == sink, table.response_id.in_(delivered))
                 )
             if failed:
-                await connection.execute(
+                connection.execute(
                     update(usage_outbox)
                     .where(table.sink == sink, table.response_id == bindparam("which"))
                     .values(attempts=table.attempts + 1, next_at=bindparam("at")),
                     [{"which": which, "at": at} for which, at in failed.items()],
                 )
 
-    async def waiting(self, sink: str, *, max_attempts: int) -> tuple[int, int | None]:
+        await self._write(change)
+
+    async def waiting(self, sink: str) -> tuple[int, int | None]:
         """Return how many records wait, and when the next one is due."""
         table = usage_outbox.c
-        due_at = func.min(case((table.attempts < max_attempts, table.next_at)))
-        query = select(func.count(), due_at).where(table.sink == sink)
-        async with self._read() as connection:
-            count, next_at = (await connection.execute(query)).one()
+        query = select(func.count(), func.min(table.next_at)).where(table.sink == sink)
+        count, next_at = await self._read(lambda connection: connection.execute(query).one())
         return int(count), None if next_at is None else int(next_at)
 
     # Reports.
@@ -163,8 +181,7 @@ class SqlUsage:
             .group_by(group, table.model, table.status)
             .order_by(group, table.model, table.status)
         )
-        async with self._read() as connection:
-            rows = (await connection.execute(query)).all()
+        rows = await self._read(lambda connection: connection.execute(query).all())
         return [
             UsageSums(
                 group=row.usage_group if by != "day" else int(row.usage_group),
@@ -181,19 +198,15 @@ class SqlUsage:
 
     # Private.
 
-    @asynccontextmanager
-    async def _write(self) -> AsyncIterator[AsyncConnection]:
+    async def _write(self, job: Callable[[Connection], ResultT]) -> ResultT:
         try:
-            async with self._database.write() as connection:
-                yield connection
+            return await self._database.run_write(job)
         except (SQLAlchemyError, OSError, TimeoutError) as error:
             raise _failure(error) from None
 
-    @asynccontextmanager
-    async def _read(self) -> AsyncIterator[AsyncConnection]:
+    async def _read(self, job: Callable[[Connection], ResultT]) -> ResultT:
         try:
-            async with self._database.read() as connection:
-                yield connection
+            return await self._database.run_read(job)
         except (SQLAlchemyError, OSError, TimeoutError) as error:
             raise _failure(error) from None
 

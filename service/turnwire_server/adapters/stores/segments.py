@@ -25,7 +25,7 @@ import orjson
 from turnwire_server.adapters.stores.packing import ids_of, pack, packed_ids, unpack
 from turnwire_server.session.conversation import EMPTY, Conversation
 from turnwire_server.session.prompt import Prompt
-from turnwire_server.session.tokens import TokenIds
+from turnwire_server.session.tokens import IdBuffer, TokenIds
 
 __all__ = ["Draft", "Loaded", "Segment", "SegmentBook", "SegmentRow", "load"]
 
@@ -65,7 +65,7 @@ class Segment:
         self.holders = 0
         """Used by the cache: how many of its entries and segments hold this one."""
         self.ids_length = 0
-        self.ids_reference: weakref.ref[array[int]] | None = None
+        self.ids_reference: weakref.ref[IdBuffer] | None = None
         """The buffer whose first `ids_length` ids are those of the segment, if there is one."""
 
 
@@ -224,7 +224,7 @@ def _behind(ids: TokenIds, base: Segment | None) -> tuple[int, bytes]:
         if base.ids_reference is ids.buffer_reference():
             kept = length
         elif (buffer := base.ids_reference()) is not None:
-            kept = _common(ids, buffer, length)
+            kept = _common(ids, buffer.ids, length)
     return kept, packed_ids(ids.as_array(kept))
 
 

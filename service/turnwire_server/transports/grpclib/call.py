@@ -187,9 +187,11 @@ class Call:
             h2.outbound_flow_control_window -= size
             writer = connection.writer
             writer.frames_sent += 1
-            writer.write(
-                DATA_HEAD.pack(size >> 8, size & 0xFF, 0, 0, self._stream_id, 0, length) + data
-            )
+            frame = DATA_HEAD.pack(size >> 8, size & 0xFF, 0, 0, self._stream_id, 0, length) + data
+            if connection.calls == 1:  # Company would wait for the loop's next turn.
+                writer.write_now(frame)
+            else:
+                writer.write(frame)
             return
         await self._write_in_parts(data)
 

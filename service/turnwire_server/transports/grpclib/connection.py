@@ -86,6 +86,8 @@ class Connection(protocol.Connection):
         """Whether the transport's own buffer has room."""
         self.is_leaving = False
         """Whether one side said good-bye; when the last call ends, the connection does."""
+        self.calls = 0
+        """Calls that are served now."""
         self.is_deaf = False
         """Whether what arrives is dropped: the connection only waits for the peer to close it."""
         self._loop = asyncio.get_running_loop()

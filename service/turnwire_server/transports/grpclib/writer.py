@@ -40,6 +40,14 @@ class TickWriter:
         if self._size >= _FLUSH_BYTES:
             self.flush()
 
+    def write_now(self, data: bytes) -> None:
+        """Write `data` after what was written before, at once: nobody else has anything to say."""
+        if self._chunks:
+            self._chunks.append(data)
+            self.flush()
+        elif not self._is_ended and not self._transport.is_closing():
+            self._transport.write(data)
+
     def flush(self) -> None:
         """Hand everything to the transport."""
         chunks = self._chunks

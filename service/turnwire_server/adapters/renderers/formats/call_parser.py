@@ -8,17 +8,15 @@ markup, without its markers when it is an object.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
-from typing import Final
 
-from turnwire_server.adapters.renderers.call_members import find_tool
 from turnwire_server.adapters.renderers.formats.markers import (
     FENCE,
     MarkerPlace,
     closing_markup,
     find_marker,
 )
+from turnwire_server.adapters.renderers.formats.named_call import named_end, named_head
 from turnwire_server.adapters.renderers.formats.object_call import ObjectCall
 from turnwire_server.adapters.renderers.formats.pieces import (
     CallBody,
@@ -26,33 +24,14 @@ from turnwire_server.adapters.renderers.formats.pieces import (
     cut_marker,
     merged,
 )
+from turnwire_server.adapters.renderers.formats.speech import Speech
+from turnwire_server.adapters.renderers.formats.states import Marker, State
 from turnwire_server.adapters.renderers.formats.syntax import CallSyntax, ThinkSyntax
 from turnwire_server.adapters.renderers.formats.tag_call import FUNCTION_OPEN, TagCall
-from turnwire_server.session.output import CallEnded, OutputPiece, ReasoningDelta, TextDelta
+from turnwire_server.session.output import CallEnded, OutputPiece, TextDelta
 from turnwire_server.session.tools import ToolSet
 
 __all__ = ["CallParser"]
-
-_LONGEST_NAME: Final = 256
-
-
-class _State(enum.Enum):
-    TEXT = enum.auto()
-    REASONING = enum.auto()
-    BODY = enum.auto()
-    """After a marker: a call, or a list of them, must come."""
-    CALL = enum.auto()
-    """In what may be a call."""
-    BETWEEN = enum.auto()
-    """After a complete call: another one, the closing marker, or text."""
-    SKIP = enum.auto()
-    """After a call that broke: drop everything up to the closing marker."""
-
-
-class _Marker(enum.Enum):
-    TAG = enum.auto()
-    FENCE = enum.auto()
-    BARE = enum.auto()
 
 
 class CallParser:
@@ -99,11 +78,9 @@ class CallParser:
         """Text consumed since a marker began: what to say if it was none."""
         self._marker_length = 0
         """How much of `_raw` is blanks and the marker itself."""
-        self._state = _State.TEXT
-        self._marker = _Marker.TAG
-        self._fresh = True
-        """No text came yet, or none since the last call or reasoning."""
-        self._drop_blanks = False
+        self._state = State.TEXT
+        self._marker = Marker.TAG
+        self._speech = Speech()
         self._drop_closer = False
         """A rejected object's closing marker may still come."""
         self._bare_allowed = self._fence_allowed = self._lenient
@@ -114,13 +91,16 @@ class CallParser:
         self.ending: tuple[int, bool] | None = None
         """Where the one call allowed ends, with the markup that closes it, and whether it has it:
         a position as in `reasoning_spans`. None before that is known."""
-        self.reasoning_spans: list[tuple[int, int]] = []
-        """Where reasoning stands in the text so far, `opening` included: ascending."""
         if forced and not opening:
-            self._enter(_Marker.BARE, "")
+            self._enter(Marker.BARE, "")
         self._early: list[OutputPiece] = []
         if opening:
             self._early = self._consume(opening)
+
+    @property
+    def reasoning_spans(self) -> list[tuple[int, int]]:
+        """Where reasoning stands in the text so far, `opening` included: ascending."""
+        return self._speech.reasoning_spans
 
     @property
     def done(self) -> bool:
@@ -143,14 +123,14 @@ class CallParser:
         pending, self._pending = self._pending, ""
         if self._done:
             return out
-        if self._state is _State.TEXT:
-            self._say(pending, out)
-        elif self._state is _State.REASONING:
-            self._reason(pending.rstrip(), self._fed - len(pending), out)
-        elif self._state in (_State.BODY, _State.CALL):
+        if self._state is State.TEXT:
+            self._speech.say(pending, out)
+        elif self._state is State.REASONING:
+            self._speech.reason(pending.rstrip(), self._fed - len(pending), out)
+        elif self._state in (State.BODY, State.CALL):
             if self._body is not None and self._body.started:
                 self._body.finish(out, complete=complete)
-            elif complete or not (self._forced or self._marker is _Marker.TAG):
+            elif complete or not (self._forced or self._marker is Marker.TAG):
                 self._finish_body(pending, out)
         return merged(out)
 
@@ -167,49 +147,50 @@ class CallParser:
     def _step(self, out: list[OutputPiece]) -> bool:
         """Consume pending text in the current state; return False when more is needed."""
         match self._state:
-            case _State.TEXT:
+            case State.TEXT:
                 return self._text(out)
-            case _State.REASONING:
+            case State.REASONING:
                 return self._in_reasoning(out)
-            case _State.BODY:
+            case State.BODY:
                 return self._begin_body(out)
-            case _State.CALL:
+            case State.CALL:
                 return self._in_call(out)
-            case _State.BETWEEN:
+            case State.BETWEEN:
                 return self._between()
-            case _State.SKIP:
+            case State.SKIP:
                 return self._skip()
 
     # Text.
 
     def _text(self, out: list[OutputPiece]) -> bool:
         pending = self._pending
-        if self._fresh:
+        if self._speech.is_fresh:
             body = pending.lstrip()
             if not body:
                 return False
-            if self._bare_allowed and body[0] in "{[" and not self._may_be_marker(body):
+            is_first = self._bare_allowed and not self._speech.has_text
+            if is_first and body[0] in "{[" and not self._may_be_marker(body):
                 self._pending = body
-                self._enter(_Marker.BARE, pending[: len(pending) - len(body)])
+                self._enter(Marker.BARE, pending[: len(pending) - len(body)])
                 return True
         limit, end, found = self._find_marker(pending)
         said = pending[:limit].rstrip()
-        self._say(said, out)
+        self._speech.say(said, out)
         if not found:
             self._pending = pending[len(said) :]
             return False
         self._pending = pending[end:]
         marker = pending[limit:end]
         if self._think is not None and marker == self._think.opener:
-            self._state = _State.REASONING
-            self._drop_blanks = True
+            self._state = State.REASONING
+            self._speech.begin_reasoning()
         elif marker == self._syntax.closer:
             self._drop_closer = False
         elif marker == FUNCTION_OPEN:
             self._pending = pending[limit:]
-            self._enter(_Marker.TAG, pending[len(said) : limit])
+            self._enter(Marker.TAG, pending[len(said) : limit])
         else:
-            kind = _Marker.FENCE if marker.startswith(FENCE) else _Marker.TAG
+            kind = Marker.FENCE if marker.startswith(FENCE) else Marker.TAG
             self._enter(kind, pending[len(said) : end])
         return True
 
@@ -225,20 +206,20 @@ class CallParser:
             markers,
             think=None if self._think is None else self._think.opener,
             with_fence=self._fence_allowed,
-            is_fresh=self._fresh,
+            is_fresh=self._speech.is_fresh,
         )
 
     # Calls.
 
-    def _enter(self, marker: _Marker, raw: str) -> None:
-        self._state = _State.BODY
+    def _enter(self, marker: Marker, raw: str) -> None:
+        self._state = State.BODY
         self._marker = marker
         self._raw = raw
         self._marker_length = len(raw)
         self._in_list = False
         self._body = None
         self._bare_allowed = False
-        if marker is _Marker.FENCE:
+        if marker is Marker.FENCE:
             self._fence_allowed = False
 
     def _begin_body(self, out: list[OutputPiece]) -> bool:
@@ -254,54 +235,48 @@ class CallParser:
             self._pending = body[1:]
             return True
         if body[0] == "{":
-            marked = self._marker is _Marker.TAG
+            marked = self._marker is Marker.TAG
             self._body = ObjectCall(
                 self._tools,
                 keys=frozenset(self._keys),
                 marked=marked,
                 name_suffices=marked or self._forced,
             )
-        elif self._marker is _Marker.TAG and self._syntax.function_tags:
+        elif self._marker is Marker.TAG and self._syntax.function_tags:
             self._body = TagCall(self._tools)
-        elif self._marker is _Marker.TAG and self._syntax.arguments_marker:
+        elif self._marker is Marker.TAG and self._syntax.arguments_marker:
             return self._begin_named(out)
         if self._body is None:
             self._reject(out)
         else:
-            self._state = _State.CALL
+            self._state = State.CALL
         return True
 
     def _begin_named(self, out: list[OutputPiece]) -> bool:
-        """Read a bare name up to its arguments."""
-        end = self._pending.find("{")
-        if end < 0 and len(self._pending) <= _LONGEST_NAME:
+        head = named_head(self._pending, self._syntax, self._tools)
+        if head is None:
             return False
-        head = self._pending[: max(end, 0)]
-        name = head.partition(self._syntax.arguments_marker)[0]
-        name = name.partition(self._syntax.identity_marker)[0].strip()
-        tool = find_tool(self._tools, name) if len(head) <= _LONGEST_NAME else None
-        if tool is None:
+        rest = self._pending[len(head.text) :]
+        if head.tool is None:
             self._raw = self._raw[: self._marker_length]
-            if 0 <= end <= _LONGEST_NAME:
-                # Nothing of the markers between the name and the object is left.
-                self._pending = f"{name}{self._pending[end:]}"
+            # Nothing of the markers between the name and the object is left.
+            self._pending = f"{head.name}{rest}"
             self._reject(out)
             return True
-        self._raw += head
-        self._pending = self._pending[end:]
-        self._body = ObjectCall.of_arguments(self._tools, tool)
-        self._state = _State.CALL
+        self._raw += head.text
+        self._pending = rest
+        self._body = ObjectCall.of_arguments(self._tools, head.tool)
+        self._state = State.CALL
         return True
 
     def _finish_body(self, pending: str, out: list[OutputPiece]) -> None:
         """End what may be a call and never became one."""
-        marker = self._syntax.arguments_marker
-        if self._body is None and marker and marker in pending:
-            pending = pending.partition(marker)[0]
-            name = pending.partition(self._syntax.identity_marker)[0].strip()
-            if (tool := find_tool(self._tools, name)) is not None:
-                ObjectCall.of_arguments(self._tools, tool).feed("{}", out)
+        if self._body is None:
+            head = named_end(pending, self._syntax, self._tools)
+            if head.tool is not None:
+                ObjectCall.of_arguments(self._tools, head.tool).feed("{}", out)
                 return
+            pending = head.text
         self._raw += pending
         self._reject(out)
 
@@ -318,11 +293,11 @@ class CallParser:
             case Outcome.NO_CALL:
                 self._reject(out)
             case Outcome.ENDED:
-                self._state = _State.BETWEEN
+                self._state = State.BETWEEN
                 self._done = not self._parallel and isinstance(out[-1], CallEnded)
                 self._settle()
             case Outcome.BROKEN:
-                self._state = _State.SKIP
+                self._state = State.SKIP
                 self._settle()
         return True
 
@@ -333,48 +308,48 @@ class CallParser:
             raw += FUNCTION_OPEN  # or it would be found again
             self._pending = self._pending[len(FUNCTION_OPEN) :]
         self._body = None
-        self._state = _State.TEXT
-        if self._marker is _Marker.TAG and (is_object or self._syntax.is_control):
+        self._state = State.TEXT
+        if self._marker is Marker.TAG and (is_object or self._syntax.is_control):
             said = raw[self._marker_length :].lstrip()
             blanks = raw[: len(raw) - len(raw.lstrip())]
             raw = f"{blanks}{said}"
             self._drop_closer = bool(self._closers)
-        self._say(raw, out)
+        self._speech.say(raw, out)
 
     def _settle(self) -> None:
         self._raw = ""
-        self._fresh = self._drop_blanks = True
+        self._speech.settle()
 
     def _between(self) -> bool:
         body = self._pending = self._pending.lstrip()
         if not body:
             return False
-        closers = (*self._closers, FENCE) if self._marker is _Marker.FENCE else self._closers
+        closers = (*self._closers, FENCE) if self._marker is Marker.FENCE else self._closers
         for closer in closers:
             if body.startswith(closer):
                 self._pending = body[len(closer) :]
-                self._state = _State.TEXT
+                self._state = State.TEXT
                 return True
             if closer.startswith(body):
                 return False
         if body[0] == "{":
-            self._state = _State.BODY
+            self._state = State.BODY
         elif body.startswith(FUNCTION_OPEN) and self._syntax.function_tags:
-            self._state = _State.BODY
+            self._state = State.BODY
         elif body[0] == "}" or body[0] in self._syntax.separators:
             self._pending = body[1:]  # a brace too many is common
         elif self._in_list and body[0] in ",]":
             self._pending = body[1:]  # a list goes on or ends
         else:
-            self._state = _State.TEXT
+            self._state = State.TEXT
         return True
 
     def _close(self) -> None:
         """Look for the markup behind the one call allowed: it belongs to what the model said."""
         closers = ["]"] if self._in_list else []
-        if self._marker is _Marker.FENCE:
+        if self._marker is Marker.FENCE:
             closers.append(FENCE)
-        elif self._marker is _Marker.TAG:
+        elif self._marker is Marker.TAG:
             closers += self._closers
         markup = closing_markup(self._pending, closers)
         if markup is None:
@@ -384,17 +359,17 @@ class CallParser:
         self._pending = ""
 
     def _skip(self) -> bool:
-        closer = FENCE if self._marker is _Marker.FENCE else self._syntax.closer
+        closer = FENCE if self._marker is Marker.FENCE else self._syntax.closer
         if not closer:
             # Nothing tells where a broken call ends: what follows the break is text.
-            self._state = _State.TEXT
+            self._state = State.TEXT
             return True
         start = self._pending.find(closer)
         if start < 0:
             self._pending = self._pending[-len(closer) + 1 :]
             return False
         self._pending = self._pending[start + len(closer) :]
-        self._state = _State.TEXT
+        self._state = State.TEXT
         return True
 
     # What comes out.
@@ -405,31 +380,11 @@ class CallParser:
         end = pending.find(closer)
         limit = end if end >= 0 else len(pending) - cut_marker(pending, closer)
         thought = pending[:limit].rstrip()
-        self._reason(thought, self._fed - len(pending), out)
+        self._speech.reason(thought, self._fed - len(pending), out)
         if end < 0:
             self._pending = pending[len(thought) :]
             return False
         self._pending = pending[end + len(closer) :]
-        self._state = _State.TEXT
+        self._state = State.TEXT
         self._settle()
         return True
-
-    def _say(self, text: str, out: list[OutputPiece]) -> None:
-        if self._drop_blanks:
-            text = text.lstrip()
-        if text:
-            self._fresh = self._drop_blanks = self._bare_allowed = False
-            out.append(TextDelta(text))
-
-    def _reason(self, text: str, start: int, out: list[OutputPiece]) -> None:
-        """Say `text`, which begins at the position `start`."""
-        end = start + len(text)
-        if self._drop_blanks:
-            text = text.lstrip()
-        if text:
-            self._drop_blanks = False
-            start = end - len(text)
-            if self.reasoning_spans and self.reasoning_spans[-1][1] == start:
-                start, _ = self.reasoning_spans.pop()
-            self.reasoning_spans.append((start, end))
-            out.append(ReasoningDelta(text))
