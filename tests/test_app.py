@@ -74,7 +74,7 @@ async def test_a_served_process_answers_on_every_wire_and_ends_with_0_on_sigterm
         assert ready["models"] == ["sim"]
         assert ready["pid"] == process.pid
         for wire in ("grpc", "websocket", "http"):
-            async with asyncio.timeout(10), turnwire.connect(ready[wire], model="sim") as session:
+            async with asyncio.timeout(20), turnwire.connect(ready[wire], model="sim") as session:
                 result = await session.run("Hello.")
                 assert result.output_text.startswith("Simulated answer")
         process.send_signal(signal.SIGTERM)
@@ -88,7 +88,7 @@ async def test_a_running_turn_ends_with_its_terminal_event_when_the_server_stops
     async with serve("--rate", "20") as (process, ready):
         async with turnwire.connect(ready[wire], model="sim") as session:
             turn = session.create("Go on for long.", metadata={"turnwire.sim": '{"tokens": 2000}'})
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(20):
                 await turn.started()
                 process.send_signal(signal.SIGINT)
                 response = await turn.response()
@@ -107,7 +107,7 @@ async def test_without_that_option_the_standard_input_does_not_matter():
     async with serve() as (process, ready):
         assert process.stdin is not None
         process.stdin.close()
-        async with asyncio.timeout(10), turnwire.connect(ready["grpc"], model="sim") as session:
+        async with asyncio.timeout(20), turnwire.connect(ready["grpc"], model="sim") as session:
             assert await session.models()
 
 
@@ -118,7 +118,7 @@ async def started(config: Config) -> AsyncIterator[Server]:
     try:
         yield server
     finally:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             await server.close()
 
 
@@ -143,7 +143,7 @@ async def test_responses_are_in_a_database_in_the_data_directory_by_default(tmp_
     config = load_config(environment={}, options=options)
     async with started(config) as server:
         async with turnwire.connect(server.http_url, model="sim") as session:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(20):
                 first = await session.run("Hello.")
         assert isinstance(server.services.store, SqlResponseStore)
     assert (tmp_path / "data" / "turnwire.db").is_file()

@@ -135,6 +135,9 @@ async def test_creates_that_wait_when_the_grace_is_over_are_refused(
         peer = await server.connect(wire)
         await begun(peer, metadata=ENDLESS)
         await peer.create(input="waits", event_id="e2")
+        # Sent is not received: a create that comes after the signal has another answer.
+        await peer.send({"type": "response.steer", "previous_response_id": "none", "input": "x"})
+        await peer.until("response_steer_failed")
         server.signal(signal.SIGTERM)
         how = await peer.ended()
         ends = [one for one in peer.rest() if arm_of(one) in ("error", "response_incomplete")]

@@ -150,7 +150,7 @@ async def reloaded(services: Services, old: Config, *news: Config | Exception) -
     for _ in news:
         reloading.request()
         assert reloading._task is not None
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             await asyncio.wait((reloading._task,))
     return reloading
 

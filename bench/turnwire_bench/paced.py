@@ -59,8 +59,8 @@ class _PacedLoad:
         self._rate: float = job["rate"]
         self._seconds: float = job["seconds"]
         self._pids: list[int] = job["pids"]
-        # A turn of a second at least, so that the streams' starts can be spread over one.
-        self._tokens = min(MOST_ONE_BYTE_TOKENS, max(65, int(2 * self._rate)))
+        # As long as an answer is: what it costs to begin and to end a turn is another figure.
+        self._tokens = MOST_ONE_BYTE_TOKENS
         self._streams = [_PacedStream(self._tokens, self._rate) for _ in range(job["sessions"])]
         self._create = create_of(self._wire, "Go on.", one_byte_tokens(self._tokens, self._rate))
         self._failures = 0

@@ -88,7 +88,7 @@ def text(response_id: str, *deltas: str) -> list[ServerEvent]:
 
 
 async def test_an_exchange_that_breaks_before_output_is_begun_again() -> None:
-    async with asyncio.timeout(10), breaking() as (server, url):
+    async with asyncio.timeout(20), breaking() as (server, url):
         server.answers.extend(
             [(opening(ClientEvent(), "resp_1"), False), (text("resp_2", "Hello"), True)]
         )
@@ -100,7 +100,7 @@ async def test_an_exchange_that_breaks_before_output_is_begun_again() -> None:
 
 
 async def test_an_exchange_that_breaks_within_seen_output_is_lost() -> None:
-    async with asyncio.timeout(10), breaking() as (server, url):
+    async with asyncio.timeout(20), breaking() as (server, url):
         server.answers.append((text("resp_1", "Hel", "lo")[:4], False))
         server.stored["resp_1"] = "cancelled"
         async with turnwire.connect(url, model="m") as session:
@@ -115,7 +115,7 @@ async def test_an_exchange_that_breaks_within_seen_output_is_lost() -> None:
 
 
 async def test_a_response_that_was_finished_before_its_exchange_broke_is_fetched() -> None:
-    async with asyncio.timeout(10), breaking() as (server, url):
+    async with asyncio.timeout(20), breaking() as (server, url):
         server.answers.append((text("resp_1", "Hel", "lo")[:4], False))
         server.stored["resp_1"] = "completed"
         async with turnwire.connect(url, model="m") as session:
@@ -125,7 +125,7 @@ async def test_a_response_that_was_finished_before_its_exchange_broke_is_fetched
 
 
 async def test_a_server_that_is_away_for_a_moment_is_waited_for() -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         async with breaking() as (server, url):
             server.answers.append((text("resp_1", "a"), True))
             opened = turnwire.connect(url, model="m")
@@ -147,7 +147,7 @@ async def test_a_server_that_is_away_for_a_moment_is_waited_for() -> None:
 
 
 async def test_a_turn_that_waits_to_be_begun_again_can_be_cancelled() -> None:
-    async with asyncio.timeout(10), breaking() as (server, url):
+    async with asyncio.timeout(20), breaking() as (server, url):
         server.answers.append((text("resp_1", "a"), True))
         opened = turnwire.connect(url, model="m")
         session = await opened.__aenter__()
@@ -163,7 +163,7 @@ async def test_a_turn_that_waits_to_be_begun_again_can_be_cancelled() -> None:
 
 
 async def test_a_create_that_may_not_have_arrived_is_sent_again_under_its_key() -> None:
-    async with asyncio.timeout(10), breaking() as (server, url):
+    async with asyncio.timeout(20), breaking() as (server, url):
         server.answers.extend([([], False), ([], False), (text("resp_1", "Hello"), True)])
         server.answers.append((text("resp_2", "Ho"), True))
         async with turnwire.connect(url, model="m") as session:
@@ -178,7 +178,7 @@ async def test_a_create_that_may_not_have_arrived_is_sent_again_under_its_key() 
 async def test_once_it_is_known_that_a_stored_response_is_of_no_use_the_key_is_another(
     store: bool,
 ) -> None:
-    async with asyncio.timeout(10), breaking() as (server, url):
+    async with asyncio.timeout(20), breaking() as (server, url):
         server.answers.append((opening(ClientEvent(), "resp_1"), False))
         server.answers.append((text("resp_2", "Hello"), True))
         server.stored["resp_1"] = "failed"
@@ -194,7 +194,7 @@ async def test_once_it_is_known_that_a_stored_response_is_of_no_use_the_key_is_a
     ids=["failed", "cancelled"],
 )
 async def test_what_ended_under_its_key_while_nobody_was_there_begins_again(gone) -> None:
-    async with asyncio.timeout(10), breaking() as (server, url):
+    async with asyncio.timeout(20), breaking() as (server, url):
         server.answers.extend([([], False), gone, (text("resp_2", "Hello"), True)])
         server.stored["resp_1"] = "failed"
         async with turnwire.connect(url, model="m") as session:
@@ -204,7 +204,7 @@ async def test_what_ended_under_its_key_while_nobody_was_there_begins_again(gone
 
 
 async def test_a_response_that_is_no_longer_kept_is_an_error_and_does_not_run_again() -> None:
-    async with asyncio.timeout(10), breaking() as (server, url):
+    async with asyncio.timeout(20), breaking() as (server, url):
         server.answers.extend([([], False), (400, "response_already_completed")])
         async with turnwire.connect(url, model="m") as session:
             with pytest.raises(turnwire.ResponseRejected) as refused:
@@ -215,7 +215,7 @@ async def test_a_response_that_is_no_longer_kept_is_an_error_and_does_not_run_ag
 
 @pytest.mark.parametrize("off", [{"resume": False}, {"reconnect_s": 0}], ids=str)
 async def test_without_resume_creates_have_no_key(off) -> None:
-    async with asyncio.timeout(10), breaking() as (server, url):
+    async with asyncio.timeout(20), breaking() as (server, url):
         server.answers.append((text("resp_1", "Hello"), True))
         async with turnwire.connect(url, model="m", **off) as session:
             await session.create("Hi").response()

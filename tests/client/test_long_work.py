@@ -390,11 +390,11 @@ def threaded(**settings: object) -> Iterator[str]:
     thread = threading.Thread(target=asyncio.run, args=(serve(),))
     thread.start()
     try:
-        assert started.wait(10)
+        assert started.wait(20)
         yield ready[0]
     finally:
         stop.set()
-        thread.join(10)
+        thread.join(20)
 
 
 def test_a_script_runs_rollouts_and_steers() -> None:

@@ -30,11 +30,11 @@ def served(script: Script) -> Iterator[str]:
     thread = threading.Thread(target=asyncio.run, args=(serve(),))
     thread.start()
     try:
-        assert started.wait(5)
+        assert started.wait(20)
         yield ready[0]
     finally:
         stop.set()
-        thread.join(10)
+        thread.join(20)
 
 
 def test_a_script_iterates_over_events_and_takes_the_response() -> None:

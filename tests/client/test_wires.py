@@ -48,7 +48,7 @@ async def connected(
     wire: str, script: Script, *, reconnect_s: float = 60.0
 ) -> AsyncIterator[turnwire.Session]:
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(20),
         SERVERS[wire](script) as (url, _),
         turnwire.connect(url, model="m", close_timeout_s=2, reconnect_s=reconnect_s) as session,
     ):
@@ -138,7 +138,7 @@ async def test_a_failed_turn_raises_on_every_wire(wire: str) -> None:
 
 
 async def test_nobody_listening_is_a_connection_that_failed(wire: str) -> None:
-    async with asyncio.timeout(10), SERVERS[wire](numbered()) as (url, _):
+    async with asyncio.timeout(20), SERVERS[wire](numbered()) as (url, _):
         pass
     with pytest.raises(turnwire.ConnectionFailed):
         async with turnwire.connect(url, model="m") as session:
@@ -148,7 +148,7 @@ async def test_nobody_listening_is_a_connection_that_failed(wire: str) -> None:
 @pytest.mark.parametrize("wire", ["websocket", "http"])
 async def test_a_wrong_key_is_an_authentication_that_failed(wire: str) -> None:
     serve = {"websocket": scripted_websocket, "http": scripted_http}[wire]
-    async with asyncio.timeout(10), serve(numbered(), key="sesame") as (url, _):
+    async with asyncio.timeout(20), serve(numbered(), key="sesame") as (url, _):
         with pytest.raises(turnwire.AuthenticationFailed) as refused:
             async with turnwire.connect(url, api_key="wrong", model="m") as session:
                 await session.create("x").response()
@@ -158,14 +158,14 @@ async def test_a_wrong_key_is_an_authentication_that_failed(wire: str) -> None:
 
 
 async def test_leaving_half_closes_a_grpc_stream() -> None:
-    async with asyncio.timeout(10), scripted_grpc(numbered()) as (url, log):
+    async with asyncio.timeout(20), scripted_grpc(numbered()) as (url, log):
         async with turnwire.connect(url, api_key="sesame", model="m") as session:
             await session.create("x").response()
         assert log == ["Bearer sesame", "half-closed"]
 
 
 async def test_leaving_closes_a_websocket_with_1000() -> None:
-    async with asyncio.timeout(10), scripted_websocket(numbered()) as (url, log):
+    async with asyncio.timeout(20), scripted_websocket(numbered()) as (url, log):
         async with turnwire.connect(url, model="m") as session:
             await session.create("x").response()
         assert log == ["closed 1000"]
@@ -227,7 +227,7 @@ async def test_a_stream_that_ends_with_a_status_is_typed(
     await server.start()
     try:
         async with (
-            asyncio.timeout(10),
+            asyncio.timeout(20),
             turnwire.connect(f"grpc://127.0.0.1:{port}", model="m", reconnect_s=0) as session,
         ):
             with pytest.raises(kind) as ended:
@@ -247,7 +247,7 @@ async def test_a_websocket_that_is_closed_under_a_turn_tells_the_code() -> None:
         return socket
 
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(20),
         scripted_http(numbered(), routes=[web.get("/x/responses", upgrade)]) as (url, _),
     ):
         url = url.replace("http", "ws") + "/x"
@@ -262,7 +262,7 @@ async def test_a_websocket_that_is_switched_off_is_a_connection_that_failed_with
         return web.Response(status=426)
 
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(20),
         scripted_http(numbered(), routes=[web.get("/v1/responses", refuse)]) as (url, _),
     ):
         with pytest.raises(turnwire.ConnectionFailed) as failed:
@@ -283,7 +283,7 @@ async def test_a_malformed_event_is_a_protocol_violation(text: str) -> None:
         return socket
 
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(20),
         scripted_http(numbered(), routes=[web.get("/x/responses", upgrade)]) as (url, _),
     ):
         async with turnwire.connect(url.replace("http", "ws") + "/x", model="m") as session:
@@ -309,7 +309,7 @@ async def test_a_type_of_a_later_version_is_skipped_on_json_wires() -> None:
         return web.Response(body=b"".join(b"data: %b\n\n" % data for data in [later, *events]))
 
     routes = [web.get("/x/responses", upgrade), web.post("/x/responses", post)]
-    async with asyncio.timeout(10), scripted_http(numbered(), routes=routes) as (url, _):
+    async with asyncio.timeout(20), scripted_http(numbered(), routes=routes) as (url, _):
         for name in ("ws", "http"):
             async with turnwire.connect(f"{url.replace('http', name)}/x", model="m") as session:
                 assert (await session.create("x").response()).output_text == name
@@ -333,7 +333,7 @@ async def test_a_ping_of_the_server_is_answered_and_one_of_the_client_is_waited_
         return socket
 
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(20),
         scripted_http(numbered(), routes=[web.get("/x/responses", upgrade)]) as (url, _),
         turnwire.connect(url.replace("http", "ws") + "/x") as session,
     ):
@@ -351,7 +351,7 @@ async def test_a_refused_handshake_tells_when_to_come_back() -> None:
         return web.Response(status=503, headers={"retry-after": "7"})
 
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(20),
         scripted_http(numbered(), routes=[web.get("/v1/responses", refuse)]) as (url, _),
     ):
         with pytest.raises(turnwire.ConnectionFailed) as failed:
@@ -445,7 +445,7 @@ async def hanging_http(
 
 
 async def test_cancelling_over_http_asks_the_server_first() -> None:
-    async with asyncio.timeout(10), hanging_http(lambda: 200) as (url, _):
+    async with asyncio.timeout(20), hanging_http(lambda: 200) as (url, _):
         async with turnwire.connect(url, model="m") as session:
             turn = session.create("x")
             await turn.started()
@@ -454,7 +454,7 @@ async def test_cancelling_over_http_asks_the_server_first() -> None:
 
 
 async def test_cancelling_over_http_leaves_where_the_server_knows_no_such_response() -> None:
-    async with asyncio.timeout(10), hanging_http(lambda: 404) as (url, left):
+    async with asyncio.timeout(20), hanging_http(lambda: 404) as (url, left):
         async with turnwire.connect(url, model="m") as session:
             turn, queued = session.create("x"), session.create("y")
             await turn.started()
@@ -474,7 +474,7 @@ async def test_closing_over_http_ends_what_runs_and_breaks_it_off(resume: bool) 
         asked.append(True)
         return 404
 
-    async with asyncio.timeout(10), hanging_http(cancel) as (url, left):
+    async with asyncio.timeout(20), hanging_http(cancel) as (url, left):
         async with turnwire.connect(url, model="m", resume=resume) as session:
             turn = session.create("x")
             await turn.started()
@@ -517,7 +517,7 @@ async def test_calls_over_websocket_go_to_the_same_origin_by_http() -> None:
         web.get("/v1/models", answer("models", {"object": "list", "data": [model]})),
     ]
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(20),
         scripted_websocket(numbered(), routes=routes) as (url, _),
         turnwire.connect(url, model="m") as session,
     ):
@@ -552,7 +552,7 @@ async def test_calls_over_grpc_share_the_channel_and_its_errors_are_typed() -> N
         models_service_pb2_grpc.add_ModelsServiceServicer_to_server(_Models(), server)
 
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(20),
         scripted_grpc(numbered(), servicers=[add]) as (url, _),
         turnwire.connect(url) as session,
     ):

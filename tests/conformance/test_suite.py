@@ -56,7 +56,7 @@ async def test_the_server_passes_everything_on_every_transport():
         running_server(runtime=RuntimeSettings(auth_keys=(KEY,))) as server,
     ):
         settings = SuiteSettings(
-            server.http_url, server.grpc_target, api_key=KEY, timeout_s=10, parallel=8
+            server.http_url, server.grpc_target, api_key=KEY, timeout_s=20, parallel=8
         )
         report = await run_suite(settings)
     assert failures(report) == []
@@ -74,7 +74,7 @@ async def test_with_summaries_the_server_passes_as_open_responses():
         asyncio.timeout(60),
         running_server(runtime=RuntimeSettings(compat=compat)) as server,
     ):
-        settings = SuiteSettings(server.http_url, profile="openresponses", timeout_s=10, parallel=8)
+        settings = SuiteSettings(server.http_url, profile="openresponses", timeout_s=20, parallel=8)
         report = await run_suite(settings)
     assert failures(report) == []
     (gone,) = {result.reason for result in report.results if result.transport == "grpc"}
@@ -84,7 +84,7 @@ async def test_with_summaries_the_server_passes_as_open_responses():
 async def test_raw_reasoning_is_outside_open_responses():
     async with asyncio.timeout(60), running_server() as server:
         settings = SuiteSettings(
-            server.http_url, profile="openresponses", transports=("sse",), timeout_s=10
+            server.http_url, profile="openresponses", transports=("sse",), timeout_s=20
         )
         report = await run_suite(settings)
     assert {name for name, *_ in failures(report)} == {"types.open_responses_only"}
@@ -94,7 +94,7 @@ async def test_raw_reasoning_is_outside_open_responses():
 async def test_without_websocket_its_checks_are_skipped():
     settings_of_http = HttpSettings(websocket=None, shutdown_timeout_s=1.0)
     async with asyncio.timeout(60), running_server(http=settings_of_http) as server:
-        settings = SuiteSettings(server.http_url, transports=("websocket",), timeout_s=10)
+        settings = SuiteSettings(server.http_url, transports=("websocket",), timeout_s=20)
         report = await run_suite(settings)
     assert {result.outcome for result in report.results} == {"skipped"}
     assert {result.reason for result in report.results} == {"the server answers upgrades with 426"}
@@ -102,7 +102,7 @@ async def test_without_websocket_its_checks_are_skipped():
 
 async def test_only_the_checks_that_are_asked_for_are_run_and_reported():
     async with asyncio.timeout(60), running_server() as server:
-        settings = SuiteSettings(server.http_url, transports=("http", "sse"), timeout_s=10)
+        settings = SuiteSettings(server.http_url, transports=("http", "sse"), timeout_s=20)
         scenario = await run_suite(settings, only=["sequence.text"])
         rule = await run_suite(settings, only=["usage.sums"])
         with pytest.raises(SuiteFailure, match=r"no\.such"):

@@ -28,7 +28,7 @@ async def relayed() -> AsyncIterator[TcpProxy]:
 
 
 async def test_what_is_sent_comes_back_and_the_end_too() -> None:
-    async with relayed() as proxy, asyncio.timeout(10):
+    async with relayed() as proxy, asyncio.timeout(20):
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
         writer.write(b"hello")
         assert await reader.readexactly(5) == b"hello"
@@ -38,7 +38,7 @@ async def test_what_is_sent_comes_back_and_the_end_too() -> None:
 
 
 async def test_a_cut_resets_the_connection_and_the_next_one_works() -> None:
-    async with relayed() as proxy, asyncio.timeout(10):
+    async with relayed() as proxy, asyncio.timeout(20):
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
         writer.write(b"hello")
         await reader.readexactly(5)
@@ -53,7 +53,7 @@ async def test_a_cut_resets_the_connection_and_the_next_one_works() -> None:
 
 
 async def test_a_stall_holds_everything_back_and_loses_nothing() -> None:
-    async with relayed() as proxy, asyncio.timeout(10):
+    async with relayed() as proxy, asyncio.timeout(20):
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
         writer.write(b"a")
         await reader.readexactly(1)
@@ -75,7 +75,7 @@ async def test_a_server_that_is_down_looks_as_it_would_without_a_relay() -> None
     await listener.wait_closed()
     proxy = TcpProxy(port)
     await proxy.start()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
         with pytest.raises(ConnectionResetError):
             await reader.readexactly(1)

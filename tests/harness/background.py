@@ -19,7 +19,7 @@ from turnwire_server.runtime.services import Services
 
 __all__ = ["WAIT_S", "Bench", "bench", "message"]
 
-WAIT_S = 10.0
+WAIT_S = 20.0
 """Bound on every wait, in seconds."""
 
 

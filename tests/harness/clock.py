@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+from collections.abc import Callable
 
 __all__ = ["ManualClock"]
 
@@ -34,13 +35,25 @@ class ManualClock:
         if seconds <= 0:
             await asyncio.sleep(0)
             return
+        await self._due_in(seconds)
+
+    def call_later(
+        self, loop: asyncio.AbstractEventLoop, seconds: float, callback: Callable[[], object]
+    ) -> asyncio.Future[None]:
+        """Call back once the clock was moved by `seconds`."""
+        del loop  # it is the running one
+        due = self._due_in(seconds)
+        due.add_done_callback(lambda _: None if due.cancelled() else callback())
+        return due
+
+    def _due_in(self, seconds: float) -> asyncio.Future[None]:
         future = asyncio.get_running_loop().create_future()
         heapq.heappush(self._sleepers, (self._now + seconds, next(self._numbers), future))
         for arrival in self._arrivals:
             if not arrival.done():
                 arrival.set_result(None)
         self._arrivals.clear()
-        await future
+        return future
 
     @property
     def sleepers(self) -> int:

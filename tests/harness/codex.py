@@ -166,7 +166,7 @@ class AppServer:
             assert process.stdin is not None
             process.stdin.close()
             try:
-                await asyncio.wait_for(process.wait(), 10)
+                await asyncio.wait_for(process.wait(), 20)
             except TimeoutError:
                 process.kill()
                 await process.wait()

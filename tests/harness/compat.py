@@ -177,7 +177,7 @@ def serving_process(*arguments: str) -> Iterator[Target]:
         finally:
             process.stdin.close()
             try:
-                process.wait(timeout=10)
+                process.wait(timeout=20)
             except subprocess.TimeoutExpired:
                 process.kill()
 

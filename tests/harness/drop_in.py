@@ -19,11 +19,11 @@ __all__ = ["is_busy", "resent", "sdk_over", "sessions_of"]
 async def sdk_over(
     transport: httpx.AsyncBaseTransport, **options: Any
 ) -> AsyncIterator[openai.AsyncOpenAI]:
-    """Give an SDK on a transport, for at most 10 s."""
+    """Give an SDK on a transport, for at most 20 s."""
     options = {"api_key": "x", "max_retries": 0, **options}
     http_client = httpx.AsyncClient(transport=transport)
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(20),
         openai.AsyncOpenAI(
             base_url="http://turnwire.invalid/v1", http_client=http_client, **options
         ) as client,

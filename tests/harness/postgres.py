@@ -88,10 +88,10 @@ def running_postgres() -> Iterator[PostgresServer]:
         finally:
             process.terminate()
             try:
-                process.wait(10)  # for clients that are still there
+                process.wait(20)  # for clients that are still there
             except subprocess.TimeoutExpired:
                 process.send_signal(3)  # SIGQUIT: at once
-                process.wait(10)
+                process.wait(20)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -24,7 +24,7 @@ from harness.wire_servers import CONNECT
 __all__ = ["RawGrpc", "message", "raw_grpc"]
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-WAIT_S = 10.0
+WAIT_S = 20.0
 FrameT = TypeVar("FrameT", bound=Frame)
 
 

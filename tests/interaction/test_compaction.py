@@ -20,6 +20,7 @@ from harness.reading import (
     text_of,
 )
 from harness.stack import Parts, running_stack
+from harness.waiting import until
 from interaction.conftest import Connect
 from interaction.requirements import requirement
 from interaction.scripts import CUSTOM, SHELL, call_output, said, user
@@ -352,10 +353,10 @@ async def test_the_wires_have_the_call(connect: Connect) -> None:
         item = Item()
         item.message.role, item.message.content.text = "user", "hello"
         given = Input(items=ItemList(items=[item]))
-        result = await stub.Compact(CompactRequest(model="sim", input=given), timeout=5)
+        result = await stub.Compact(CompactRequest(model="sim", input=given), timeout=20)
         assert result.output[-1].compaction.encrypted_content
         with pytest.raises(grpc.aio.AioRpcError) as failure:
-            await stub.Compact(CompactRequest(input=given), timeout=5)
+            await stub.Compact(CompactRequest(input=given), timeout=20)
         assert failure.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         return
     from openai import AsyncOpenAI, BadRequestError
@@ -492,6 +493,8 @@ async def test_a_cancel_amid_a_compaction_leaves_the_conversation_as_it_was(
     await peer.create(OVER_1000, input=LONG)
     response_id = (await stack.engine.held(hold)).removesuffix("-summary")
     await peer.send({"type": "response.cancel", "response_id": response_id})
+    # Sent is not received: the summary must not end before its cancel comes.
+    await until(lambda: ("cancel", f"{response_id}-summary") in stack.engine.log)
     stack.engine.release(hold)
     events = await peer.finish()
     response = response_of(events)

@@ -201,7 +201,7 @@ async def run_turns(services, instructions=("Be brief.", "Be brief.", "Be brief.
     peer = MemoryWirePeer(services)
     await peer.open()
     previous = None
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         for number, text in enumerate(instructions):
             create = {"model": "sim", "input": f"Secret {number}", "instructions": text}
             if previous:

@@ -71,7 +71,7 @@ def start(stack: Stack, text: str = "Hi", **members) -> DetachedTurn:
 
 
 async def follow(turn: DetachedTurn, sink: MemorySink, after: int = -1) -> list[ServerEvent]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         await turn.follow(sink, after=after, heartbeat_s=1000)
     events = []
     while not sink.events.empty():
@@ -90,7 +90,7 @@ async def stack() -> AsyncIterator[Stack]:
 
 
 async def outcome(turn: DetachedTurn) -> ServerEvent:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         return await turn.outcome()
 
 
@@ -199,7 +199,7 @@ async def test_a_silent_turn_gives_its_reader_a_sign_of_life() -> None:
         await clock.run_for(32)
         assert sink.beats == 3
         stack.engine.release(hold)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             await reading
 
 

@@ -47,6 +47,30 @@ async def test_no_turn_outlives_its_connection_when_that_is_cancelled() -> None:
         assert not stack.services.running and not stack.services.connection_count
 
 
+@pytest.mark.parametrize("rounds", range(1, 12))
+@pytest.mark.parametrize("is_talking", [False, True])
+async def test_a_client_that_goes_while_its_connection_ends_leaves_nothing_behind(
+    rounds: int, is_talking: bool
+) -> None:
+    # grpcio says that a client is gone twice: reading ends, and the call is cancelled.
+    async with one_peer() as (stack, peer):
+        if is_talking:
+            hold = stack.engine.hold("talk", after_steps=1)
+            await peer.create(input="talk")
+            await stack.engine.held(hold)
+            await peer.disconnect()
+        else:
+            await peer.half_close()
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        run = peer.inner._run
+        run.cancel()
+        async with asyncio.timeout(20):
+            await asyncio.wait((run,))
+        assert not stack.services.connection_count and not stack.services.hosts
+        assert not stack.engine.running and not stack.services.running
+
+
 async def test_a_turn_that_does_not_end_is_given_up_and_forgotten(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -50,7 +50,7 @@ def create_of(text: str = "Hi", **members) -> ResponseCreate:
 
 
 async def claim(stack: Stack, key: str = "key", **members) -> Found | Rejection:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         return await stack.services.idempotency.claim(
             key, create_of(**members), size=100, wire="http", tenant=TENANT
         )
@@ -170,7 +170,7 @@ async def test_a_process_that_never_ends_it_is_not_waited_for_without_end() -> N
         waiting = asyncio.ensure_future(claim(other))
         await clock.until_sleeping()
         await clock.run_for(601)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             refused = await waiting
         assert isinstance(refused, Rejection)
         assert refused.reason == error_pb2.ERROR_REASON_SERVER_IS_OVERLOADED

@@ -50,7 +50,7 @@ async def counted(notes: Notes | None) -> AsyncIterator[tuple[Services, HeldEngi
     )
     await services.start()
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             yield services, engine
     finally:
         await services.close()

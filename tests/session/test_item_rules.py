@@ -608,21 +608,27 @@ def test_every_call_of_a_client_is_paired_with_its_output(name):
 
 
 @pytest.mark.parametrize(
-    ("call_item", "answer"),
+    ("call_item", "answer", "path"),
     [
         (
             of("mcp_approval_request", id="a", name="n", server_label="s"),
             of("mcp_approval_response", approval_request_id="a", approve=True),
+            "input[{}].approval_request_id",
         ),
-        (of("program", call_id="p"), of("program_output", call_id="p", result="x")),
+        (of("program", call_id="p"), of("program_output", call_id="p", result="x"), "input"),
     ],
     ids=["approval", "program"],
 )
-def test_what_may_stay_open_is_answered_once_and_only_if_it_was_asked(call_item, answer):
+def test_what_may_stay_open_is_answered_once_and_only_if_it_was_asked(call_item, answer, path):
     accepted(user(), call_item)
     accepted(user(), call_item, answer)
-    assert refused(user(), answer) == ("invalid_value", "input")
-    assert refused(user(), call_item, answer, answer) == ("invalid_value", "input")
+    assert refused(user(), answer) == ("invalid_value", path.format(1))
+    assert refused(user(), call_item, answer, answer) == ("invalid_value", path.format(3))
+
+
+def test_an_approval_without_its_request_is_refused_with_the_id():
+    rejection = check(user(), of("mcp_approval_response", approval_request_id="a", approve=True))
+    assert rejection.message == "No approval request found with id a, or it is answered already."
 
 
 def test_a_search_that_the_server_ran_is_not_paired():

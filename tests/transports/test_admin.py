@@ -60,7 +60,7 @@ async def test_a_turn_shows_in_the_metrics_of_a_real_server() -> None:
     async with (
         serving(services) as server,
         aiohttp.ClientSession(f"http://127.0.0.1:{server.http_port}") as client,
-        asyncio.timeout(10),
+        asyncio.timeout(20),
     ):
         created = await client.post("/v1/responses", json={"model": "sim", "input": "Secret"})
         assert created.status == 200

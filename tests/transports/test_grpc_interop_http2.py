@@ -185,7 +185,7 @@ async def test_a_client_that_hangs_up_leaves_nothing_behind(
         half = client.headers(CONNECT, 3)
         client.send(HeadersFrame(3, half.data, flags=flags))
         await client.flush()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         await connection.ended.wait()
     assert await is_healthy(port)
 
@@ -208,7 +208,7 @@ async def test_a_server_that_stops_says_so_and_closes_after_the_last_call(
         connection.end(Ending("finished"))
         trailers, _ = await client.status()
         rest = await client.everything()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             await stopping
     assert (goodbye.last_stream_id, goodbye.error_code) == (2**31 - 1, ErrorCodes.NO_ERROR)
     assert trailers["grpc-status"] == "0"

@@ -169,7 +169,7 @@ async def test_a_stream_that_was_reset_gets_no_more_data(port: int, services: Fa
         waiting.send(text(5000))
         assert size_of(await settled(client)) == 1000
         client.send(RstStreamFrame(1, ErrorCodes.CANCEL))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             await waiting.ended.wait()
         client.send(WindowUpdateFrame(1, 100_000))
         waiting.send(text(100))

@@ -105,7 +105,7 @@ async def test_compressed_messages_are_inflated(encoding: str, compress: Any, si
     text = random.Random(1).randbytes(size)
     window = Window(limit=300_000, encoding=encoding)
     window.add(message(compress(text), compressed=True))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         assert await window.buffer.read_message() == text
 
 

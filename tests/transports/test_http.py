@@ -46,7 +46,7 @@ async def client_of(
     async with (
         http_port(services or FakeServices(), settings, unary) as port,
         aiohttp.ClientSession(f"http://127.0.0.1:{port}") as client,
-        asyncio.timeout(10),
+        asyncio.timeout(20),
     ):
         yield client
 

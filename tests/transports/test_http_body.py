@@ -63,7 +63,7 @@ async def post(
     async with (
         http_port(services) as port,
         aiohttp.ClientSession() as client,
-        asyncio.timeout(10),
+        asyncio.timeout(20),
         client.post(f"http://127.0.0.1:{port}/v1/responses", data=data, headers=headers) as answer,
     ):
         return answer.status, (await answer.json()).get("error") or {}

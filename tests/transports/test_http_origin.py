@@ -41,7 +41,7 @@ async def ask(
     async with (
         http_port(services, SETTINGS) as port,
         aiohttp.ClientSession() as client,
-        asyncio.timeout(10),
+        asyncio.timeout(20),
         client.request(
             method, f"http://127.0.0.1:{port}/v1/responses", data=body, headers=headers
         ) as answer,
@@ -78,7 +78,7 @@ async def test_a_page_that_may_use_the_server_opens_a_websocket(origin: str) -> 
     async with (
         http_port(FakeServices(), SETTINGS) as port,
         aiohttp.ClientSession() as client,
-        asyncio.timeout(10),
+        asyncio.timeout(20),
         client.ws_connect(f"http://127.0.0.1:{port}/v1/responses", origin=origin) as socket,
     ):
         await socket.send_json({"type": "response.create", **CREATE})

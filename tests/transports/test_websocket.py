@@ -47,7 +47,7 @@ async def connected(
     async with (
         http_port(services, settings) as port,
         aiohttp.ClientSession() as client,
-        asyncio.timeout(10),
+        asyncio.timeout(20),
         client.ws_connect(url(port, path), **options) as socket,
     ):
         yield socket

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
+
+from turnwire_server.ports.clock import Timer
 
 __all__ = ["SystemClock"]
 
@@ -22,3 +25,9 @@ class SystemClock:
     async def sleep(self, seconds: float) -> None:
         """Wait for `seconds`."""
         await asyncio.sleep(seconds)
+
+    def call_later(
+        self, loop: asyncio.AbstractEventLoop, seconds: float, callback: Callable[[], object]
+    ) -> Timer:
+        """Call back in `seconds`."""
+        return loop.call_later(seconds, callback)

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["Clock"]
+__all__ = ["Clock", "Timer"]
+
+
+class Timer(Protocol):
+    """A call that is due later."""
+
+    def cancel(self) -> None:
+        """Let it not happen. Idempotent, also when it has happened."""
+        ...
 
 
 class Clock(Protocol):
@@ -20,4 +30,14 @@ class Clock(Protocol):
 
     async def sleep(self, seconds: float) -> None:
         """Wait for `seconds`; cancelling is safe."""
+        ...
+
+    def call_later(
+        self, loop: asyncio.AbstractEventLoop, seconds: float, callback: Callable[[], object]
+    ) -> Timer:
+        """Call back in `seconds`.
+
+        What a wait per token is made of, so its caller keeps the running `loop`: to ask for it
+        takes a system call.
+        """
         ...

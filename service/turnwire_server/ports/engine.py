@@ -95,7 +95,7 @@ class EngineRequest:
     outline: TurnOutline = field(default_factory=TurnOutline)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: made per token, and that takes twice as long
 class EngineStep:
     """What became ready since the last step: any number of ids, and the end if it was reached."""
 

@@ -230,19 +230,15 @@ class Connection:
                 await self._hear_out()
             raise
         finally:
-            watch.cancel()
-            # Cancelled, before or while the turns ended?
-            if not writer.done() or (self._host.has_tasks and not self._has_left):
-                self.vanish()
+            try:
+                await self._clean_up(watch, writer)
+            except asyncio.CancelledError:  # the client went while its connection ended
+                await self._clean_up(watch, writer)
+                raise
+            finally:
                 if not self._has_left:
-                    await self._host.finish()
-            await asyncio.wait((watch, writer), timeout=CLEANUP_S)
-            if not writer.done():  # in a write that does not end, though the peer is gone
-                writer.cancel()
-                await asyncio.wait((writer,))
-            if not self._has_left:
-                self._host.forget()
-            self._services.forget(self)
+                    self._host.forget()
+                self._services.forget(self)
 
     # Private.
 
@@ -253,6 +249,19 @@ class Connection:
             return False
         # What was finished may still be unread.
         return not self._over.done() or self._over.result().reason == "finished"
+
+    async def _clean_up(self, watch: asyncio.Task[None], writer: asyncio.Task[None]) -> None:
+        """End the tasks. When it is cancelled it can be called again."""
+        watch.cancel()
+        # Cancelled, before or while the turns ended?
+        if not writer.done() or (self._host.has_tasks and not self._has_left):
+            self.vanish()
+            if not self._has_left:
+                await self._host.finish()
+        await asyncio.wait((watch, writer), timeout=CLEANUP_S)
+        if not writer.done():  # in a write that does not end, though the peer is gone
+            writer.cancel()
+            await asyncio.wait((writer,))
 
     async def _hear_out(self) -> None:
         """Let the reader take the peer's last word, which may have come with its end."""

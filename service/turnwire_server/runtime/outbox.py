@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from turnwire_server.ports.clock import Clock
 from turnwire_server.runtime.settings import OutboxSettings
 from turnwire_server.session.events import Delta, Outgoing
 
-__all__ = ["Outbox", "Outlet", "Sink"]
+__all__ = ["Outbox", "Outlet", "PromptSink", "Sink"]
 
 _FAST = 1 / 200
 _FASTEST = 1 / 2000
@@ -44,6 +44,15 @@ class Sink(Protocol):
         ...
 
 
+@runtime_checkable
+class PromptSink(Sink, Protocol):
+    """A way out that mostly need not be waited for: then no task is woken for a write."""
+
+    def write_now(self, batch: Sequence[bytes]) -> bool:
+        """Write as `write` does if that needs no waiting; False: nothing was written."""
+        ...
+
+
 class Outlet(Protocol):
     """Where the events of a turn go: an outbox, or what may have one behind it."""
 
@@ -62,11 +71,18 @@ class Outbox:
     def __init__(self, sink: Sink, settings: OutboxSettings, clock: Clock) -> None:
         """Make an empty outbox; `run` must be running for anything to leave it."""
         self._sink = sink
+        # Kept: to ask for the running loop takes a system call.
+        self._loop = asyncio.get_running_loop()
+        self._prompt = sink if isinstance(sink, PromptSink) else None
         self._settings = settings
         self._clock = clock
         self._queue: list[bytes] = []
         self._bytes = 0
         self._in_flight = 0
+        self._is_due = False
+        """Whether what is queued leaves in the next tick of the loop."""
+        self._is_writing = False
+        """Whether the writer is in the middle of a write."""
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
@@ -103,10 +119,10 @@ class Outbox:
         else:
             window = 0.0
         if window == 0.0:
-            if self._timer is not None or not self._wake.is_set():
+            if not self._is_due:
                 self.flush()
-        elif self._timer is None and not self._wake.is_set():
-            self._timer = asyncio.get_running_loop().call_later(window, self.flush)
+        elif self._timer is None and not self._is_due:
+            self._timer = self._loop.call_later(window, self.flush)
         return self._bytes + self._in_flight < self._settings.outbox_bytes
 
     def _window(self, gap: float) -> float:
@@ -135,11 +151,33 @@ class Outbox:
             self._calm.clear()
 
     def flush(self) -> None:
-        """Let the writer take what is queued in the next tick of the loop."""
+        """Let what is queued leave in the next tick of the loop."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._wake.set()
+        self._is_due = True
+        if self._prompt is None or self._is_writing or self._closed or self.is_broken:
+            self._wake.set()
+        elif not self._wake.is_set():
+            self._loop.call_soon(self._write_now)
+
+    def _write_now(self) -> None:
+        """Write what is due at once, else let the writer do it."""
+        if not self._is_due or self._wake.is_set():
+            return
+        size = self._bytes
+        if (
+            self._prompt is None
+            or self._is_writing
+            or not self._queue
+            or not self._prompt.write_now(self._queue)
+        ):
+            self._wake.set()
+            return
+        self._is_due = False
+        self._queue.clear()
+        self._bytes = 0
+        self._wrote(size)
 
     async def drain(self) -> None:
         """Wait until there is room, or the peer is gone. Cancelling is safe."""
@@ -169,6 +207,16 @@ class Outbox:
         self._calm.set()
         self.flush()
 
+    def _wrote(self, size: int) -> None:
+        self.bytes_written += size
+        self.last_write_at = self._clock.monotonic()
+        self._make_room()
+
+    def _make_room(self) -> None:
+        if self._bytes < self._settings.outbox_bytes:
+            self._room.set()
+            self._calm.set()
+
     def _take(self) -> list[bytes]:
         batch, self._queue = self._queue, []
         return batch
@@ -178,18 +226,20 @@ class Outbox:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            self._in_flight, self._bytes = self._bytes, 0
+            self._is_due = False
+            size = self._in_flight = self._bytes
+            self._bytes = 0
             if self._queue and not self.is_broken:
+                self._is_writing = True
                 try:
                     # The batch is the sink's alone: what it let go of is not held here too.
                     await self._sink.write(self._take())
                 except ConnectionError:
                     self.break_off()
-                self.bytes_written += self._in_flight
-                self.last_write_at = self._clock.monotonic()
+                self._is_writing = False
+                self._in_flight = 0
+                self._wrote(size)
             self._in_flight = 0
-            if self._bytes < self._settings.outbox_bytes:
-                self._room.set()
-                self._calm.set()
+            self._make_room()
             if self.is_broken or (self._closed and not self._queue):
                 return

@@ -34,7 +34,7 @@ class Part:
     stream_id: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: made per token, and that takes twice as long
 class Delta:
     """More text of a part: the one thing that happens per token."""
 

@@ -88,8 +88,10 @@ _REQUIRED: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """Members that must not be empty, by arm."""
 
-_KEY_MEMBER: Mapping[str, str] = MappingProxyType({"mcp_approval_request": "id"})
-"""Members of calls that pair them with their answers where it is not `call_id`."""
+_KEY_MEMBER: Mapping[str, str] = MappingProxyType(
+    {"mcp_approval_request": "id", "mcp_approval_response": "approval_request_id"}
+)
+"""Members that pair calls with their answers where it is not `call_id`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,13 +349,15 @@ def _check_pairs(
         if calls.read(item):
             continue
         arm = item.WhichOneof("item") or ""
-        kind, call_id = arm.replace("_", " "), call_key(item)
-        if arm.endswith(("_output", "_response")):
+        kind, call_id = arm.replace("_", " "), call_key(item)[:80]
+        if arm.endswith("_output"):
             # The public service names the whole input too: one item alone is not at fault.
-            return _invalid("input", f"No tool call found for {kind} with call_id {call_id[:80]}.")
+            return _invalid("input", f"No tool call found for {kind} with call_id {call_id}.")
         return _invalid(
             f"input[{index}].{_KEY_MEMBER.get(arm, 'call_id')}",
-            f"The {kind} {call_id[:80]} is there already and has no output yet.",
+            f"No approval request found with id {call_id}, or it is answered already."
+            if arm == "mcp_approval_response"
+            else f"The {kind} {call_id} is there already and has no output yet.",
         )
     if calls.open and outputs_required:
         call_id, output = next(iter(calls.open.items()))

@@ -7,7 +7,7 @@ status and not grpcio's.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import grpc
 from google.protobuf import message, message_factory
@@ -40,6 +40,7 @@ __all__ = [
     "RESPONSES_SERVICE",
     "FrameSink",
     "UnaryServicer",
+    "frame_sink",
     "metadata_of",
     "tenant_or_abort",
 ]
@@ -67,12 +68,26 @@ async def tenant_or_abort(services: Services, context: Context) -> str:
     return tenant
 
 
+@runtime_checkable
+class PromptContext(Protocol):
+    """A call that says whether a message would have to wait (`grpclib/call.py`)."""
+
+    @property
+    def write(self) -> Callable[[bytes], Awaitable[None]]:
+        """Write a message, waiting where it must."""
+        ...
+
+    def write_now(self, data: bytes) -> bool:
+        """Write a message if it need not wait; False: nothing was written."""
+        ...
+
+
 class FrameSink:
     """Writes events to one call as `ServerFrame`s, several events to a frame."""
 
     __slots__ = ("_encoder", "_max_frame_bytes", "_write")
 
-    def __init__(self, context: Context, *, max_frame_bytes: int) -> None:
+    def __init__(self, context: Context | PromptContext, *, max_frame_bytes: int) -> None:
         self._encoder = ProtoEncoder()
         self._max_frame_bytes = max_frame_bytes
         self._write: Callable[[bytes], Awaitable[None]] = context.write
@@ -107,6 +122,28 @@ class FrameSink:
     def heartbeat(self) -> bytes | None:
         """Return an empty frame."""
         return b""
+
+
+class PromptFrameSink(FrameSink):
+    """Writes to a call that says whether a message would have to wait."""
+
+    __slots__ = ("_write_now",)
+
+    def __init__(self, context: PromptContext, *, max_frame_bytes: int) -> None:
+        super().__init__(context, max_frame_bytes=max_frame_bytes)
+        self._write_now = context.write_now
+
+    def write_now(self, batch: Sequence[bytes]) -> bool:
+        """Write the entries as one frame if it need not wait and is not too large."""
+        frame = batch[0] if len(batch) == 1 else b"".join(batch)
+        return len(frame) <= self._max_frame_bytes and self._write_now(frame)
+
+
+def frame_sink(context: Context, *, max_frame_bytes: int) -> FrameSink:
+    """Return what writes to a call."""
+    if isinstance(context, PromptContext):
+        return PromptFrameSink(context, max_frame_bytes=max_frame_bytes)
+    return FrameSink(context, max_frame_bytes=max_frame_bytes)
 
 
 class _RefusableSink(FrameSink):

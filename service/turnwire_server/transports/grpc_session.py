@@ -21,7 +21,7 @@ from turnwire_server.runtime.services import Services
 from turnwire_server.session.errors import Rejection
 from turnwire_server.session.opening import TAKEN_OVER
 from turnwire_server.transports.grpc_peer import Departure
-from turnwire_server.transports.grpc_services import FrameSink, metadata_of, tenant_or_abort
+from turnwire_server.transports.grpc_services import frame_sink, metadata_of, tenant_or_abort
 from turnwire_server.transports.grpc_status import (
     Context,
     Leaving,
@@ -89,7 +89,7 @@ class SessionServicer:
         tenant = await tenant_or_abort(self._services, context)
         if (refusal := overload(self._services)) is not None:
             await abort(context, refusal)
-        sink = FrameSink(context, max_frame_bytes=self._max_frame_bytes)
+        sink = frame_sink(context, max_frame_bytes=self._max_frame_bytes)
         departure = Departure(context, silence_limit_s=self._silence_limit_s)
         connection = self._services.connect(
             sink, wire="grpc", tenant=tenant, was_lost=departure.was_lost

@@ -111,6 +111,15 @@ class TextSink:
             return _LENGTH_16.pack(_FINAL_TEXT, 126, size) + payload
         return _LENGTH_64.pack(_FINAL_TEXT, 127, size) + payload
 
+    def write_now(self, batch: Sequence[bytes]) -> bool:
+        """Write the frames if the system has taken all that was written before."""
+        if self._is_compressed or self._socket.closed or self._transport.is_closing():
+            return False
+        if self._transport.get_write_buffer_size():
+            return False
+        self._transport.write(batch[0] if len(batch) == 1 else b"".join(batch))
+        return True
+
     async def write(self, batch: Sequence[bytes]) -> None:
         """Write the frames.
 

@@ -117,7 +117,7 @@ async def test_writes_of_one_process_wait_for_each_other_in_order(tmp_path: Path
             await connection.execute(select(segments.c.id))
             order.append(number)
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         await asyncio.gather(*(write(number) for number in range(20)))
     assert order == sorted(order)
     await database.close()

@@ -51,14 +51,14 @@ async def make_engine(model):
 
     yield make
     for engine in made:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             await engine.close()
 
 
 @pytest.fixture
 async def engine(make_engine):
     made = make_engine()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         await made.start()
     return made
 
@@ -246,21 +246,21 @@ async def test_a_generation_that_waits_for_a_child_can_be_cancelled(engine):
 async def test_a_child_that_cannot_load_says_why(make_engine, how, message):
     engine = make_engine(how)
     with pytest.raises(EngineFailure, match=message):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             await engine.start()
 
 
 async def test_loading_has_a_time_limit(make_engine):
     engine = make_engine("sleep", start_timeout_s=0.2)
     with pytest.raises(EngineFailure, match=r"was not loaded within 0\.2 s"):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             await engine.start()
 
 
 async def test_close_ends_generations_and_the_child(engine):
     pid = child_pid(engine)
     generation = engine.generate(request(HANG))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         await engine.close()
         await engine.close()
     assert [step.finish for step in await steps_of(generation)] == ["cancelled"]
@@ -273,7 +273,7 @@ async def test_close_kills_a_child_that_does_not_end(make_engine):
     engine = make_engine("stubborn", stop_timeout_s=0.2)
     await engine.start()
     pid = child_pid(engine)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         await engine.close()
     assert not is_running(pid)
 

@@ -73,7 +73,7 @@ class Ledgers:
 async def ledgers(tmp_path: Path) -> AsyncIterator[Ledgers]:
     made = Ledgers(tmp_path / "instances")
     yield made
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         await made.close()
 
 
@@ -84,7 +84,7 @@ def run(ledger: JournaledLedger, record: UsageRecord) -> None:
 
 
 async def close(ledger: JournaledLedger, *records: UsageRecord) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         await asyncio.gather(*map(ledger.close_record, records))
 
 
@@ -123,7 +123,7 @@ async def test_what_comes_together_goes_into_the_table_together(ledgers):
     for record in records:
         run(ledger, record)
     closing = [asyncio.ensure_future(ledger.close_record(record)) for record in records]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         await ledgers.table.asked.wait()
         ledgers.table.ready.set()
         await asyncio.gather(*closing)
@@ -140,7 +140,7 @@ async def test_a_closed_record_waits_for_others_of_the_next_moment(ledgers):
         await ledgers.clock.until_sleeping()
         assert ledgers.table.batches == []
     ledgers.clock.advance(0.25)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         await asyncio.gather(*closing)
     assert ledgers.table.batches == [2]
 
@@ -151,7 +151,7 @@ async def test_who_waits_for_others_is_moved_when_the_ledger_is_closed(ledgers):
     run(ledger, record)
     closing = asyncio.ensure_future(ledger.close_record(record))
     await ledgers.clock.until_sleeping()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         await ledger.close()
         await closing
     assert set(ledgers.table.records) == {"one"}
@@ -168,7 +168,7 @@ async def test_a_table_that_fails_gets_the_records_when_it_works_again(ledgers, 
         await ledgers.clock.until_sleeping()
         assert not closing.done()
         ledgers.clock.advance(20)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         await closing
     assert set(ledgers.table.records) == {"one", "two"}
     assert ledger.usage_levels().table_failures == 3
@@ -181,7 +181,7 @@ async def test_a_closing_that_was_given_up_is_done_all_the_same(ledgers):
     record = usage_record("one")
     run(ledger, record)
     closing = asyncio.ensure_future(ledger.close_record(record))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         await ledgers.table.asked.wait()
     closing.cancel()
     ledgers.table.ready.set()
@@ -310,7 +310,7 @@ async def test_what_waits_when_the_ledger_is_closed_is_moved(ledgers):
     run(ledger, record)
     closing = asyncio.ensure_future(ledger.close_record(record))
     await asyncio.sleep(0)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         await ledger.close()
         await closing
     assert set(ledgers.table.records) == {"one"}

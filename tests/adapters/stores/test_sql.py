@@ -254,7 +254,7 @@ async def test_a_put_that_was_cancelled_while_it_waited_harms_nobody(
     ]
     await asyncio.sleep(0)
     tasks[1].cancel()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [
         type(None),
@@ -267,7 +267,7 @@ async def test_closing_finishes_what_is_being_written(sqlite_backend: Backends) 
     stores = await sqlite_backend.open_sql()
     put = asyncio.ensure_future(stores.responses.put(stored("r", message("m"))))
     await asyncio.sleep(0)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         await stores.responses.close()
         await put
     with pytest.raises(StoreFailure):

@@ -35,7 +35,7 @@ HELPER = Agent(name="Helper", instructions="Use the tools.", tools=[get_weather]
 
 @pytest.fixture
 async def provider(server: RunningServer) -> AsyncIterator[Provider]:
-    async with asyncio.timeout(10), Provider(server.grpc_url, model="sim") as opened:
+    async with asyncio.timeout(20), Provider(server.grpc_url, model="sim") as opened:
         yield opened
 
 
@@ -90,7 +90,7 @@ async def test_a_memory_of_the_runner_and_a_named_parent_work(provider: Provider
 async def test_leaving_a_streamed_run_ends_its_turn() -> None:
     async with running_stack() as stack, serving(stack.services) as server:
         hold = stack.engine.hold("Stop here.", after_steps=1)
-        async with asyncio.timeout(10), Provider(server.grpc_url, model="sim") as provider:
+        async with asyncio.timeout(20), Provider(server.grpc_url, model="sim") as provider:
             agent = Agent(name="Plain", model_settings=ModelSettings(store=False))
             streamed = Runner.run_streamed(agent, "Stop here.", run_config=on(provider))
             response_id = await stack.engine.held(hold)
@@ -108,7 +108,7 @@ async def test_a_refusal_reaches_the_caller_as_the_sdks_error(provider: Provider
 
 
 async def test_leaving_the_provider_closes_its_sessions(server: RunningServer) -> None:
-    async with asyncio.timeout(10), Provider(server.grpc_url, model="sim") as provider:
+    async with asyncio.timeout(20), Provider(server.grpc_url, model="sim") as provider:
         await Runner.run(HELPER, "Hello.", run_config=on(provider))
         assert server.services.connection_count == 1
     await until(lambda: server.services.connection_count == 0)

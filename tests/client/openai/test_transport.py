@@ -76,7 +76,7 @@ async def test_an_answer_is_the_one_of_http(server: RunningServer) -> None:
     transport = turnwire.openai.Transport(server.grpc_url)
     body = {"model": "sim", "input": "Say hello.", "metadata": {"a": "b"}, "store": False}
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(20),
         httpx.AsyncClient() as plain,
         httpx.AsyncClient(transport=transport) as over,
     ):
@@ -207,7 +207,7 @@ async def test_a_lost_session_is_replaced(server: RunningServer) -> None:
 async def test_a_refusal_is_the_one_of_http(body: object, server: RunningServer) -> None:
     transport = turnwire.openai.Transport(server.grpc_url)
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(20),
         httpx.AsyncClient() as plain,
         httpx.AsyncClient(transport=transport) as over,
     ):
@@ -330,7 +330,7 @@ async def test_the_clients_timeouts_hold() -> None:
                 await sdk.responses.create(model="sim", input="Stop here.")
             assert isinstance(late.value.__cause__, httpx.ReadTimeout)
             held = asyncio.ensure_future(
-                sdk.responses.create(model="sim", input="Stop here.", timeout=5.0)
+                sdk.responses.create(model="sim", input="Stop here.", timeout=20.0)
             )
             await stack.engine.held(hold)
             await stack.engine.held(hold)
@@ -448,7 +448,7 @@ async def test_a_conversation_of_the_server_is_not_followed(server: RunningServe
 
 
 async def test_the_sync_twin_does_the_same(server: RunningServer) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         await asyncio.to_thread(converse_in_sync, server.grpc_url)
     await until(lambda: server.services.connection_count == 0)
 
@@ -459,7 +459,7 @@ def converse_in_sync(url: str) -> None:
         api_key="x",
         base_url="http://turnwire.invalid/v1",
         max_retries=0,
-        timeout=5.0,
+        timeout=20.0,
         http_client=httpx.Client(transport=transport),
     ) as sdk:
         history: list[Any] = []

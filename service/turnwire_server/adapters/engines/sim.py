@@ -164,6 +164,7 @@ class SimGeneration:
         self._engine = engine
         self._request = request
         self._clock = clock
+        self._loop = asyncio.get_running_loop()
         self._settings = settings
         self._prefixes = prefixes
         self._began = clock.monotonic()
@@ -174,8 +175,8 @@ class SimGeneration:
         self._sent = 0
         self._over = False
         self._cancelled = False
-        self._waiting: asyncio.Task[object] | None = None
-        self._interrupted = False
+        self._waiting: asyncio.Future[None] | None = None
+        """Resolved when the wait that is going on is over."""
 
     def __aiter__(self) -> AsyncIterator[EngineStep]:
         """Return itself: there is one reader."""
@@ -186,11 +187,18 @@ class SimGeneration:
         if self._over:
             raise StopAsyncIteration
         try:
-            if self._output is None:
+            output = self._output
+            if output is None:
                 return await self._prefill()
-            # Reading must not starve the loop, however fast the tokens are there.
-            await asyncio.sleep(0)
-            return await self._decode(self._output)
+            due = self._due(output)
+            if due > self._sent or self._cancelled or self._sent >= self._limit:
+                # Reading must not starve the loop, however fast the tokens are there.
+                await asyncio.sleep(0)
+                return self._step(output, self._due(output))
+            await self._wait_until(self._began + output.pace.when(self._sent))
+            due = self._due(output)
+            # Rounding in the clock must not make a token late that was waited for.
+            return self._step(output, due if self._cancelled else max(due, self._sent + 1))
         except EngineFailure:
             self._over = True
             raise
@@ -200,9 +208,7 @@ class SimGeneration:
         if self._over or self._cancelled:
             return
         self._cancelled = True
-        if self._waiting is not None:
-            self._interrupted = True
-            self._waiting.cancel()
+        self._wake()
 
     async def _prefill(self) -> EngineStep:
         request, settings = self._request, self._settings
@@ -225,14 +231,6 @@ class SimGeneration:
         if request.prefill_only:
             return self._last("stop", cached_tokens=match.cached)
         return self._step(output, self._due(output), cached_tokens=match.cached)
-
-    async def _decode(self, output: SimOutput) -> EngineStep:
-        due = self._due(output)
-        if due <= self._sent and not self._cancelled and self._sent < self._limit:
-            await self._wait_until(self._began + output.pace.when(self._sent))
-            # Rounding in the clock must not make a token late that was waited for.
-            due = self._due(output) if self._cancelled else max(self._due(output), self._sent + 1)
-        return self._step(output, due)
 
     def _step(self, output: SimOutput, due: int, *, cached_tokens: int | None = None) -> EngineStep:
         """Return what is due, cut to the bounds, and the end if it is reached."""
@@ -273,21 +271,18 @@ class SimGeneration:
         return EngineStep(ids, finish, cached_tokens)
 
     async def _wait_until(self, deadline: float) -> None:
-        """Wait until `deadline` or until `cancel`, without a task to leave behind.
-
-        `cancel` interrupts the reader's own wait the way `asyncio.timeout` does: it cancels
-        the task, and the cancellation is taken back here, where it is known to be ours.
-        """
+        """Wait until `deadline` or until `cancel`."""
         seconds = deadline - self._clock.monotonic()
-        task = asyncio.current_task()
-        if seconds <= 0 or task is None:
+        if seconds <= 0:
             return
-        cancelling = task.cancelling()
-        self._waiting = task
+        self._waiting = self._loop.create_future()
+        timer = self._clock.call_later(self._loop, seconds, self._wake)
         try:
-            await self._clock.sleep(seconds)
-        except asyncio.CancelledError:
-            if not self._interrupted or task.uncancel() > cancelling:
-                raise
+            await self._waiting
         finally:
+            timer.cancel()
             self._waiting = None
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)

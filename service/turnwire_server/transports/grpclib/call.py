@@ -169,6 +169,13 @@ class Call:
         """
         if self._is_over:
             raise _over()
+        if not self.write_now(data):
+            await self._write_in_parts(data)
+
+    def write_now(self, data: bytes) -> bool:
+        """Write a message if windows and network take all of it; False: nothing was written."""
+        if self._is_over:
+            return False
         if not self._has_begun:
             self._begin()
         length = len(data)
@@ -192,8 +199,8 @@ class Call:
                 writer.write_now(frame)
             else:
                 writer.write(frame)
-            return
-        await self._write_in_parts(data)
+            return True
+        return False
 
     async def abort(
         self,

@@ -15,6 +15,7 @@ from turnwire_server.adapters.renderers.formats.markers import (
     MarkerPlace,
     closing_markup,
     find_marker,
+    first_characters,
 )
 from turnwire_server.adapters.renderers.formats.named_call import named_end, named_head
 from turnwire_server.adapters.renderers.formats.object_call import ObjectCall
@@ -111,6 +112,9 @@ class CallParser:
         """Return what `text` adds, adjacent deltas merged."""
         if self._plain:
             return [TextDelta(text)] if text else []
+        if not self._pending and self._is_mere_text(text):
+            self._fed += len(text)
+            return [TextDelta(text)]
         return merged(self._consume(text))
 
     def finish(self, *, complete: bool) -> Sequence[OutputPiece]:
@@ -194,19 +198,28 @@ class CallParser:
             self._enter(kind, pending[len(said) : end])
         return True
 
+    def _is_mere_text(self, text: str) -> bool:
+        """Return whether `text` is said as it is, amid a message: most tokens are."""
+        if self._state is not State.TEXT or self._done or self._early or self._speech.is_fresh:
+            return False
+        if not text or text[-1].isspace():  # what follows decides about white space
+            return False
+        return first_characters(*self._markers()).search(text) is None
+
+    def _markers(self) -> tuple[tuple[str, ...], str | None, bool]:
+        """Return what may end text now: markers of calls, that of reasoning, a fence."""
+        markers = (*self._openers, *self._closers) if self._drop_closer else self._openers
+        return markers, None if self._think is None else self._think.opener, self._fence_allowed
+
     def _may_be_marker(self, body: str) -> bool:
         """Return whether `body` begins with a marker or what may become one (`[TOOL_CALLS]`)."""
         markers = self._openers if self._think is None else (*self._openers, self._think.opener)
         return any(body.startswith(marker) or marker.startswith(body) for marker in markers)
 
     def _find_marker(self, text: str) -> MarkerPlace:
-        markers = (*self._openers, *self._closers) if self._drop_closer else self._openers
+        markers, think, with_fence = self._markers()
         return find_marker(
-            text,
-            markers,
-            think=None if self._think is None else self._think.opener,
-            with_fence=self._fence_allowed,
-            is_fresh=self._speech.is_fresh,
+            text, markers, think=think, with_fence=with_fence, is_fresh=self._speech.is_fresh
         )
 
     # Calls.

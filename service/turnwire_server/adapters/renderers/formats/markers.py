@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from turnwire_server.adapters.renderers.formats.pieces import cut_marker
 
-__all__ = ["FENCE", "MarkerPlace", "closing_markup", "find_marker"]
+__all__ = ["FENCE", "MarkerPlace", "closing_markup", "find_marker", "first_characters"]
 
 FENCE: Final = "```"
 _FENCE_WORDS: Final = ("json", "JSON", "tool_call")
@@ -50,7 +50,7 @@ def find_marker(
         is_fresh: Whether the text stands at the start of a message or behind a call.
     """
     start = end = len(text)
-    if _firsts(tuple(markers), think, with_fence).search(text) is None:  # most tokens
+    if first_characters(tuple(markers), think, with_fence).search(text) is None:  # most tokens
         return MarkerPlace(start, end, found=False)
     for marker in markers:
         found = text.find(marker, 0, start + len(marker) - 1)
@@ -73,8 +73,10 @@ def find_marker(
 
 
 @lru_cache(maxsize=256)
-def _firsts(markers: tuple[str, ...], think: str | None, with_fence: bool) -> re.Pattern[str]:
-    """Return what finds the characters with which a marker begins."""
+def first_characters(
+    markers: tuple[str, ...], think: str | None, with_fence: bool
+) -> re.Pattern[str]:
+    """Return what finds the characters with which a marker begins, see `find_marker`."""
     firsts = {marker[0] for marker in markers if marker}
     if think:
         firsts.add(think[0])
