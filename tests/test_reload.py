@@ -66,6 +66,9 @@ async def test_models_come_and_go_and_their_turns_finish(tmp_path: Path, wire: A
             await append(each, event)
             assert status_of(response_of(await each.finish())) == "completed"
         server.signal(signal.SIGTERM)
+        # A client that reads its good-bye answers it; one that does not is waited for.
+        for each in (peer, other):
+            assert await each.ended() == {"grpc": "UNAVAILABLE", "websocket": "1001"}[wire]
         assert await server.exit_code() == 0
 
 

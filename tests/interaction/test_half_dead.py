@@ -57,6 +57,7 @@ async def test_a_dead_peer_is_found_and_its_memory_given_back(connect: Connect) 
         return all(reference() is None for reference in references)
 
     await until(is_gone, within_s=FOUND_S)
+    await peer.disconnect()  # nobody would answer its good-bye
 
 
 @requirement("silence.dead_resumable")
@@ -76,3 +77,4 @@ async def test_a_dead_peer_has_lost_its_connection_and_not_its_session(connect: 
     await again.send(resume_event(ticket))
     stack.engine.release(hold)
     assert text_of(response_of(await again.finish())) == "Still here."
+    await peer.disconnect()  # nobody would answer its good-bye

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from turnwire.v1 import content_pb2, item_pb2, response_pb2, server_event_pb2
+from turnwire.v1 import item_pb2, response_pb2, server_event_pb2
 from turnwire_server.session.events import Delta, Outgoing
 from turnwire_server.session.items import (
     OpenCall,
@@ -129,10 +129,10 @@ class ResponseAssembler:
                 events.append(self._delta(item, piece.text))  # most tokens
                 continue
             if isinstance(self._open, OpenCall) and not isinstance(piece, CallDelta | CallEnded):
-                self._close(events, item_pb2.ITEM_STATUS_INCOMPLETE)
+                events += self._close(item_pb2.ITEM_STATUS_INCOMPLETE)
                 self._is_cut = True
             elif self._ends_with_item and not self._continues_item(piece):
-                self._close(events, item_pb2.ITEM_STATUS_COMPLETED)
+                events += self._close(item_pb2.ITEM_STATUS_COMPLETED)
                 self.has_dropped = True
             if self._is_cut or self.has_dropped:
                 break
@@ -156,7 +156,7 @@ class ResponseAssembler:
                     events.append(self._delta(self._open_call(), text))
                 case _:  # CallEnded
                     self._open_call()
-                    self._close(events, item_pb2.ITEM_STATUS_COMPLETED)
+                    events += self._close(item_pb2.ITEM_STATUS_COMPLETED)
         return events
 
     def end_after_item(self) -> None:
@@ -169,8 +169,7 @@ class ResponseAssembler:
         It is not terminal: the sequence goes on after `resume`.
         """
         self._move(ResponseTrigger.PAUSE)
-        events: list[Outgoing] = []
-        self._close(events, item_pb2.ITEM_STATUS_COMPLETED)
+        events = self._close(item_pb2.ITEM_STATUS_COMPLETED)
         event = self._event()
         event.response_done.response_id = self.response.id
         event.response_done.required_input.extend(required_input(self.round_output))
@@ -222,7 +221,7 @@ class ResponseAssembler:
         events: list[Outgoing] = []
         if self._next_index() == self._round_start:
             self._switch_to(OpenMessage(self._new_id("msg_"), self._round_start), events)
-        self._close(events, item_pb2.ITEM_STATUS_COMPLETED)
+        events += self._close(item_pb2.ITEM_STATUS_COMPLETED)
         self.response.completed_at.seconds = completed_at
         return self._end(events, response_pb2.RESPONSE_STATUS_COMPLETED, usage)
 
@@ -236,7 +235,7 @@ class ResponseAssembler:
         item = OpenRefusal(self._new_id("msg_"), self._next_index())
         self._switch_to(item, events)
         events.append(self._delta(item, text))
-        self._close(events, item_pb2.ITEM_STATUS_COMPLETED)
+        events += self._close(item_pb2.ITEM_STATUS_COMPLETED)
         self.response.completed_at.seconds = completed_at
         return self._end(events, response_pb2.RESPONSE_STATUS_COMPLETED, usage)
 
@@ -249,16 +248,14 @@ class ResponseAssembler:
     def incomplete(self, reason: str, usage: response_pb2.Usage) -> list[Outgoing]:
         """Return the rest and `response.incomplete`; the open item ends incomplete."""
         self._move(ResponseTrigger.END)
-        events: list[Outgoing] = []
-        self._close(events, item_pb2.ITEM_STATUS_INCOMPLETE)
+        events = self._close(item_pb2.ITEM_STATUS_INCOMPLETE)
         self.response.incomplete_details.reason = reason
         return self._end(events, response_pb2.RESPONSE_STATUS_INCOMPLETE, usage)
 
     def cancelled(self, usage: response_pb2.Usage) -> list[Outgoing]:
         """Return the rest and `response.incomplete` with status `cancelled`."""
         self._move(ResponseTrigger.END)
-        events: list[Outgoing] = []
-        self._close(events, item_pb2.ITEM_STATUS_INCOMPLETE)
+        events = self._close(item_pb2.ITEM_STATUS_INCOMPLETE)
         return self._end(events, response_pb2.RESPONSE_STATUS_CANCELLED, usage)
 
     def fail(
@@ -266,8 +263,7 @@ class ResponseAssembler:
     ) -> list[Outgoing]:
         """Return the rest and `response.failed`; without `usage` nothing was used."""
         self._move(ResponseTrigger.END)
-        events: list[Outgoing] = []
-        self._close(events, item_pb2.ITEM_STATUS_INCOMPLETE)
+        events = self._close(item_pb2.ITEM_STATUS_INCOMPLETE)
         self.response.error.code = code
         self.response.error.message = message
         return self._end(events, response_pb2.RESPONSE_STATUS_FAILED, usage or usage_of())
@@ -341,7 +337,7 @@ class ResponseAssembler:
 
     def _switch_to(self, item: OpenItem, events: list[Outgoing]) -> None:
         """Close what is open and open `item`."""
-        self._close(events, item_pb2.ITEM_STATUS_COMPLETED)
+        events += self._close(item_pb2.ITEM_STATUS_COMPLETED)
         item.open(self._stream_id)
         self._open = item
         added = self._event()
@@ -349,28 +345,23 @@ class ResponseAssembler:
         added.response_output_item_added.item.CopyFrom(
             item.snapshot(item_pb2.ITEM_STATUS_IN_PROGRESS, is_whole=False)
         )
-        events.append(added)
-        part = item.part_message("")
-        if part is not None:
-            self._part_event(events, item, part, is_added=True)
+        events += [added, *self._part(item, "", is_added=True)]
 
-    def _close(self, events: list[Outgoing], status: item_pb2.ItemStatus.ValueType) -> None:
+    def _close(self, status: item_pb2.ItemStatus.ValueType) -> list[Outgoing]:
+        """Return the last events of the item that is open, none when there is none."""
         item, self._open = self._open, None
         if item is None:
-            return
+            return []
         text = "".join(item.texts)
         done = self._event()
         item.write_done(done, text)
-        events.append(done)
-        part = item.part_message(text)
-        if part is not None:
-            self._part_event(events, item, part, is_added=False)
+        part = self._part(item, text, is_added=False)
         whole = self.response.output.add()
         whole.CopyFrom(item.snapshot(status, is_whole=True))
         finished = self._event()
         finished.response_output_item_done.output_index = item.output_index
         finished.response_output_item_done.item.CopyFrom(whole)
-        events.append(finished)
+        return [done, *part, finished]
 
     def _whole(self, item: item_pb2.Item) -> ServerEvent:
         finished = self._event()
@@ -380,17 +371,14 @@ class ResponseAssembler:
         self._round_start = len(self.response.output)  # the answer begins behind it
         return finished
 
-    def _part_event(
-        self,
-        events: list[Outgoing],
-        item: OpenItem,
-        part: content_pb2.ContentPart,
-        *,
-        is_added: bool,
-    ) -> None:
+    def _part(self, item: OpenItem, text: str, *, is_added: bool) -> list[Outgoing]:
+        """Return the event of an item's part, of items that have one."""
+        part = item.part_message(text)
+        if part is None:
+            return []
         event = self._event()
         item.write_part(event, part, is_added=is_added)
-        events.append(event)
+        return [event]
 
     def _end(
         self,

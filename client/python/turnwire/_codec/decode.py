@@ -32,11 +32,8 @@ _MAX_KEY_CHARS = 64
 _TOOL = options.descriptor_of(tool_pb2.Tool).full_name
 _MAX_LISTS = 32
 _MAX_LIST_BYTES = 262_144
-_JSON_ONLY = (
-    orjson.OPT_PASSTHROUGH_DATACLASS
-    | orjson.OPT_PASSTHROUGH_DATETIME
-    | orjson.OPT_PASSTHROUGH_SUBCLASS
-)
+_JSON_ONLY = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+_JSON_ONLY |= orjson.OPT_PASSTHROUGH_SUBCLASS
 """What no JSON parser returns is refused, so that equal JSON means equal values."""
 
 _compiled: dict[tuple[Descriptor, bool], Decode] = {}

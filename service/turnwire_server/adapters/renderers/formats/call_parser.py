@@ -217,10 +217,7 @@ class CallParser:
         return any(body.startswith(marker) or marker.startswith(body) for marker in markers)
 
     def _find_marker(self, text: str) -> MarkerPlace:
-        markers, think, with_fence = self._markers()
-        return find_marker(
-            text, markers, think=think, with_fence=with_fence, is_fresh=self._speech.is_fresh
-        )
+        return find_marker(text, *self._markers(), is_fresh=self._speech.is_fresh)
 
     # Calls.
 

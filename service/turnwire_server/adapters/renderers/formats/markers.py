@@ -35,9 +35,9 @@ class MarkerPlace(NamedTuple):
 def find_marker(
     text: str,
     markers: Sequence[str],
-    *,
     think: str | None,
     with_fence: bool,
+    *,
     is_fresh: bool,
 ) -> MarkerPlace:
     """Return the first marker of a text.
