@@ -56,6 +56,12 @@ class Wire:
         for _ in range(writes):
             self._gate.release()
 
+    def let_others_pass(self) -> asyncio.Semaphore:
+        """Let all further writes pass; return what lets those pass that wait."""
+        gate, self._gate = self._gate, None
+        assert gate is not None
+        return gate
+
     async def until_stuck(self) -> None:
         """Wait until a write waits for the peer."""
         async with asyncio.timeout(20):
@@ -67,9 +73,27 @@ class Wire:
             return await self._written.get()
 
 
+class PromptWire(Wire):
+    """A sink that writes at once while its peer reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prompt_writes = 0
+
+    def write_now(self, batch: Sequence[bytes]) -> bool:
+        if self._gate is not None or self.is_gone:
+            return False
+        self.writes += 1
+        self.prompt_writes += 1
+        self._written.put_nowait(list(batch))
+        return True
+
+
 class Rig:
+    kind: type[Wire] = Wire
+
     def __init__(self, **settings: float) -> None:
-        self.wire = Wire()
+        self.wire = self.kind()
         self.clock = ManualClock()
         self.outbox = Outbox(self.wire, OutboxSettings(**settings), self.clock)
         self.run = asyncio.create_task(self.outbox.run())
@@ -90,6 +114,13 @@ class Rig:
         """Let everything that is ready run."""
         for _ in range(5):
             await asyncio.sleep(0)
+
+
+@pytest.fixture(autouse=True, params=[Wire, PromptWire], ids=["awaited", "prompt"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type[Wire]:
+    """Each test runs over sinks of both kinds."""
+    monkeypatch.setattr(Rig, "kind", request.param)
+    return request.param
 
 
 @asynccontextmanager
@@ -117,6 +148,29 @@ async def test_what_is_ready_together_shares_one_write_in_order():
             r.send(text)
         assert await r.wire.next_batch() == [b"a", b"event", b"b", b"c"]
         assert r.outbox.bytes_written == 8
+
+
+async def test_what_needs_no_waiting_wakes_no_task():
+    async with rig() as r:
+        for text in ("a", "b"):
+            r.send(text)
+            assert await r.wire.next_batch() == [text.encode()]
+        assert r.outbox.bytes_written == 2
+        if isinstance(r.wire, PromptWire):
+            assert r.wire.prompt_writes == r.wire.writes
+
+
+async def test_nothing_overtakes_a_write_that_waits():
+    async with rig() as r:
+        r.wire.stop_reading()
+        r.send("a")
+        await r.wire.until_stuck()
+        gate = r.wire.let_others_pass()
+        r.send("b")
+        await r.settle()
+        gate.release()
+        assert await r.wire.next_batch() == [b"a"]
+        assert await r.wire.next_batch() == [b"b"]
 
 
 async def test_what_becomes_ready_during_a_write_shares_the_next():

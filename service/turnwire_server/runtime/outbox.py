@@ -4,7 +4,8 @@ A write costs about the same for one event as for sixteen, so what matters is ho
 there are. `send` is synchronous and only queues; the writer takes all that is ready at once.
 Deltas may wait for company for a few milliseconds when they come fast; everything else, and the
 first event after a quiet spell, goes at once. While a write is in flight, all that becomes ready
-shares the next.
+shares the next. A sink that mostly need not be waited for is written to from the loop itself; the
+writer's task is for what must wait.
 """
 
 from __future__ import annotations
