@@ -19,6 +19,8 @@ from interaction.scripts import SHELL, script
 from turnwire.v1.server_event_pb2 import ServerEvent
 
 PATIENT = '[runtime]\ndrain_grace_s = 600\n[[models]]\nengine = "sim"\ntokens_per_second = 20\n'
+FAST = '[runtime]\ndrain_grace_s = 600\n[[models]]\nengine = "sim"\ntokens_per_second = 2000\n'
+"""For turns that wait for their client, which no speed ends."""
 SHORT = '[runtime]\ndrain_grace_s = 0.3\n[[models]]\nengine = "sim"\ntokens_per_second = 20\n'
 ENDLESS = script(tokens=100_000)
 IDLE_ENDING = {"grpc": "UNAVAILABLE", "websocket": "1001"}
@@ -54,7 +56,7 @@ async def draining(server: ServedProcess) -> None:
 async def test_running_turns_finish_and_idle_connections_are_sent_away(
     tmp_path: Path, wire: Any
 ) -> None:
-    async with served(tmp_path, PATIENT) as server:
+    async with served(tmp_path, FAST) as server:
         idle, busy = await server.connect(wire), await server.connect(wire)
         told = await server.connect(wire)
         await told.send({"type": "turnwire.session.start"})
@@ -87,7 +89,7 @@ async def test_running_turns_finish_and_idle_connections_are_sent_away(
             await late.receive()
         assert await server.exit_code() == 0
     response_id = done.response_done.response_id
-    async with served(tmp_path, PATIENT) as again:  # what was finished is kept
+    async with served(tmp_path, FAST) as again:  # what was finished is kept
         status, body = await again.get(f"/v1/responses/{response_id}")
         assert (status, body["status"]) == (200, "completed")
 

@@ -289,14 +289,15 @@ async def busy_peers(server: ServedProcess, **talk: float) -> list[Peer]:
 
 
 async def ends_of(peers: list[Peer]) -> set[str]:
-    """The statuses that the turns of peers end with."""
+    """The statuses that the turns of peers end with; the server goes away behind them."""
+    statuses: set[str] = set()
     async with asyncio.timeout(WAIT_S):
-        return {
-            status_of(
-                response_of([one for one in await peer.finish() if arm_of(one) != "keepalive"])
-            )
-            for peer in peers
-        }
+        for peer in peers:
+            events = [one for one in await peer.finish() if arm_of(one) != "keepalive"]
+            statuses.add(status_of(response_of(events)))
+        for peer in peers:  # who reads the good-bye answers it, and is not waited for
+            assert await peer.ended() in ("1001", "1012")
+    return statuses
 
 
 async def test_sigterm_lets_both_finish_what_runs_whoever_else_gets_it(tmp_path: Path) -> None:
