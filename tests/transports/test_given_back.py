@@ -7,6 +7,7 @@ import gc
 import json
 import weakref
 from collections.abc import Iterator
+from typing import Any
 
 import aiohttp
 import grpc
@@ -41,7 +42,7 @@ async def turn_over_grpc(server: RunningServer, port: int) -> list[str]:
     """Run a turn and return what is held while the call is idle."""
     create = ResponseCreate(model="sim", input={"text": TEXT}, store=False)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        call = channel.stream_stream("/turnwire.v1.SessionService/Connect")()
+        call: Any = channel.stream_stream("/turnwire.v1.SessionService/Connect")()
         await call.write(ClientEvent(response_create=create).SerializeToString())
         while True:
             frame = ServerFrame.FromString(await call.read())
@@ -90,6 +91,42 @@ async def test_a_websocket_that_is_over_is_given_back_without_a_collection() -> 
                 gone = [weakref.ref(connection), weakref.ref(sink._socket)]
                 del connection, sink
             del socket
+            await until(lambda: all(each() is None for each in gone))
+        finally:
+            if was_enabled:
+                gc.enable()
+
+
+@pytest.mark.parametrize("ending", ["half-close", "cancel", "loss"])
+async def test_a_grpc_connection_that_is_over_is_given_back_without_a_collection(
+    ending: str,
+) -> None:
+    was_enabled = gc.isenabled()
+    create = ResponseCreate(model="sim", input={"text": "Hi"}, store=False)
+    async with asyncio.timeout(20), running_server() as server:
+        gc.collect()
+        gc.disable()
+        try:
+            async with grpc.aio.insecure_channel(
+                f"127.0.0.1:{server.grpc_port}",
+                # Its own connection, which ends with it.
+                options=[("grpc.use_local_subchannel_pool", 1)],
+            ) as channel:
+                call: Any = channel.stream_stream("/turnwire.v1.SessionService/Connect")()
+                await call.write(ClientEvent(response_create=create).SerializeToString())
+                await call.read()
+                (connection,) = server.services._connections
+                context = connection._outbox._sink._write.__self__
+                gone = [weakref.ref(connection), weakref.ref(context)]
+                gone.append(weakref.ref(context._connection))
+                del connection, context
+                if ending == "half-close":
+                    await call.done_writing()
+                    while await call.read() is not grpc.aio.EOF:
+                        pass
+                elif ending == "cancel":
+                    call.cancel()
+            del call, channel
             await until(lambda: all(each() is None for each in gone))
         finally:
             if was_enabled:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any, NoReturn
 
 import grpc
@@ -101,7 +102,7 @@ class Call:
         self._max_message_bytes = max_message_bytes
         self._is_fast = connection.settings.is_fast
         self._messages = MessageBuffer(
-            lambda size: connection.ack(self._stream_id, size),
+            partial(connection.ack, stream.id),
             limit=max_message_bytes,
             encoding=head.encoding,
         )
@@ -129,6 +130,9 @@ class Call:
             if self._deadline is not None:
                 self._deadline.cancel()
             self._messages.close()
+            # What a call leaves behind must be no cycle: connections come and go, collections not.
+            self._when_left.clear()
+            self._task = None
             when_done()
 
         self._task.add_done_callback(done)

@@ -273,6 +273,7 @@ class Processor(protocol.EventsProcessor):
         """End the connection and all its calls."""
         self._wire.close()
         self.end_calls()
+        self.processors.clear()  # bound methods: a cycle
 
 
 class Connections:
