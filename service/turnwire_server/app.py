@@ -382,15 +382,19 @@ class Server:
         """
         await self.services.drain(grace_s, hurry)
 
-    async def close(self) -> None:
-        """Stop in order: no new work, end every connection, then the wires and the engines."""
+    async def close(self, *, is_orphan: bool = False) -> None:
+        """Stop in order: no new work, end every connection, then the wires and the engines.
+
+        Args:
+            is_orphan: Whether the parent of this worker was killed.
+        """
         self.services.accepting = False
         stopping = asyncio.ensure_future(self._stop_grpc())
         try:
             await self.services.close()
             await self._runner.cleanup()
             if self._siblings is not None:
-                await self._siblings.close()
+                await self._siblings.close(is_orphan=is_orphan)
         finally:
             await stopping
 

@@ -69,7 +69,7 @@ async def serve(
     """
     stop, terminated = stop or asyncio.Event(), asyncio.Event()
     reloading: Reloading | None = None
-    is_outdated = has_signal = False
+    is_outdated = has_signal = is_orphan = False
 
     def terminate() -> None:
         nonlocal has_signal
@@ -77,6 +77,11 @@ async def serve(
             stop.set()
         has_signal = True
         terminated.set()
+
+    def outlive() -> None:
+        nonlocal is_orphan
+        is_orphan = True
+        stop.set()
 
     def reload() -> None:
         nonlocal is_outdated
@@ -86,7 +91,7 @@ async def serve(
             reloading.request()
 
     if takes_orders:
-        _read_stdin({DRAIN: terminated.set, STOP: stop.set, RELOAD: reload}, stop)
+        _read_stdin({DRAIN: terminated.set, STOP: stop.set, RELOAD: reload}, outlive)
     _on_signal(signal.SIGTERM, terminate)
     _on_signal(signal.SIGINT, stop.set)
     services = await asyncio.to_thread(make_services, config)
@@ -110,7 +115,7 @@ async def serve(
         _log.info("draining grace_s=%g connections=%d", grace_s, services.connection_count)
         await server.drain(grace_s, stop)
     _log.info("stopping connections=%d", services.connection_count)
-    await server.close()
+    await server.close(is_orphan=is_orphan)
     _log.info("stopped")
 
 
@@ -172,15 +177,15 @@ def run(
     async def main() -> None:
         stop = asyncio.Event()
         if until_stdin_closes:
-            _read_stdin({}, stop)
+            _read_stdin({}, stop.set)
         await serve(config, on_ready=on_ready, stop=stop, load=load, takes_orders=takes_orders)
 
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(main())
 
 
-def _read_stdin(orders: Mapping[int, Callable[[], None]], ended: asyncio.Event) -> None:
-    """Follow the orders that the standard input brings; set `ended` when it ends."""
+def _read_stdin(orders: Mapping[int, Callable[[], None]], ended: Callable[[], None]) -> None:
+    """Follow the orders that the standard input brings; call `ended` when it ends."""
     loop, descriptor = asyncio.get_running_loop(), sys.stdin.fileno()
 
     def read() -> None:
@@ -189,7 +194,7 @@ def _read_stdin(orders: Mapping[int, Callable[[], None]], ended: asyncio.Event) 
             orders.get(order, _ignore)()
         if not content:
             loop.remove_reader(descriptor)
-            ended.set()
+            ended()
 
     loop.add_reader(descriptor, read)
 

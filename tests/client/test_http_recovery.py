@@ -280,3 +280,41 @@ async def test_a_turn_that_its_client_leaves_ends_at_once(how: str) -> None:
         assert "cancel" in ends or not stack.engine.requests
         if how == "close":
             assert ("cancel", response_id) in stack.engine.log
+
+
+@pytest.mark.parametrize("is_named", [True, False], ids=["named", "not named yet"])
+async def test_closing_ends_what_runs_and_begins_nothing_that_waited(is_named: bool) -> None:
+    async with asyncio.timeout(20), running_stack() as stack:
+        server = await stack._serving()
+        hold = stack.engine.hold("Hi", after_steps=1)
+        url = f"http://127.0.0.1:{server.http_port}"
+        async with turnwire.connect(url, model="sim") as session:
+            turn = session.create("Hi", store=False)
+            session.create("Ho", store=False)
+            await stack.engine.held(hold)
+            if is_named:
+                await turn.started()
+        await until(lambda: not stack.services.running)
+        assert len(stack.engine.requests) == 1
+
+
+async def test_closing_ends_a_turn_whose_exchange_is_broken() -> None:
+    async with asyncio.timeout(20), running_stack() as stack:
+        server = await stack._serving()
+        async with cutting_proxy(server.http_port, wire="websocket") as proxy:
+            hold = stack.engine.hold("Hi", after_steps=1)
+            async with turnwire.connect(f"http://127.0.0.1:{proxy.port}", model="sim") as session:
+                turn = session.create("Hi", store=False)
+                await stack.engine.held(hold)
+                await turn.started()
+                proxy.hang_up()
+            await until(lambda: not stack.services.running)
+
+
+@pytest.mark.parametrize("refusal", [(503, "server_is_overloaded"), (502, "")], ids=["503", "502"])
+async def test_a_resend_that_is_put_off_keeps_its_key(refusal: tuple[int, str]) -> None:
+    async with asyncio.timeout(20), breaking() as (server, url):
+        server.answers.extend([([], False), refusal, (text("resp_1", "Hello"), True)])
+        async with turnwire.connect(url, model="m") as session:
+            assert (await session.create("Hi").response()).id == "resp_1"
+    assert len(server.keys) == 3 and len(set(server.keys)) == 1

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from harness.clock import ManualClock
 from harness.memory import MemoryPeer
 from harness.server import make_sim_services
@@ -12,8 +14,9 @@ class Session:
         self.is_idle = True
         self.rested = 0
 
-    def rest(self) -> None:
+    def rest(self) -> Iterator[None]:
         self.rested += 1
+        yield
 
 
 class Host:
@@ -31,7 +34,7 @@ def test_a_session_rests_some_time_after_its_newest_turn() -> None:
     resting.note(second)
     resting.note(first)
     clock.advance(REST_S)
-    assert [resting.rest_one() for _ in range(3)] == [True, True, False]
+    assert [resting.rest_one() for _ in range(5)] == [True] * 4 + [False]  # a step, and its end
     assert (first.session.rested, second.session.rested) == (1, 1)
 
 
@@ -69,7 +72,8 @@ async def test_a_session_that_rested_goes_on_where_it_was() -> None:
     first, tokens, _ = await turn("seven different words make a long text " * 500, None)
     (entry,) = peer.connection.session.cached
     clock.advance(REST_S)
-    assert services.resting.rest_one()
+    while services.resting.rest_one():
+        pass
     packed = [entry.conversation.parent.own_items._packed, entry.prompt.ids._buffer._packed]
     assert all(0 < len(each) < 2_000 for each in packed)
     _, all_tokens, cached = await turn("And then?", first)

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from harness.clock import ManualClock
 from turnwire_server.runtime.tidying import Tidying
 
@@ -92,3 +94,22 @@ async def test_sessions_are_compressed_a_few_at_a_time() -> None:
     process.resting, process.rest_takes_s = 1_000, 0.001
     await run_for(process, 2.0)
     assert 840 < process.resting < 900
+
+
+async def test_a_failure_is_logged_and_the_next_look_comes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    process = Process()
+    rest_one, failures = process.rest_one, [MemoryError("content")]
+
+    def fails_once() -> bool:
+        if failures:
+            raise failures.pop()
+        return rest_one()
+
+    process.tidying = Tidying(process.clock, lambda: process.worked, fails_once, process.give_back)
+    process.resting = 3
+    await run_for(process, 5.0)
+    assert process.resting < 0
+    assert "memory was not tidied up" in caplog.text
+    assert "content" not in caplog.text

@@ -38,3 +38,8 @@ def test_short_items_stay_as_they_are() -> None:
     assert packable([b"abc"]) == (b"abc",)
     assert isinstance(packable([b"abc"]), tuple)
     assert isinstance(packable(ITEMS), PackableItems)
+
+
+def test_what_takes_long_to_compress_is_left_as_it_is() -> None:
+    assert isinstance(packable([b"x" * 100_000]), PackableItems)
+    assert isinstance(packable([b"x" * 200_000, b"y" * 100_000]), tuple)

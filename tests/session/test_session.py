@@ -675,7 +675,8 @@ def test_a_session_that_rests_knows_all_that_it_knew(driver):
         turn = driver.run(create(stream_id=lane))
         prompt = None if ids is None else Prompt("", ids, 0)
         driver.end(turn, CachedResponse(turn.response_id, conversation, prompt, lane))
-    driver.session.rest()
+    for _ in driver.session.rest():
+        pass
     first, _ = driver.session.cached
     assert first.conversation.own_items._items == ()
     assert len(first.prompt.ids.as_array()) == 2_000

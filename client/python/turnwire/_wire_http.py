@@ -14,7 +14,7 @@ import aiohttp
 
 from turnwire import _codec
 from turnwire._http_calls import HttpCalls, client_error, open_client
-from turnwire._rejections import error_body
+from turnwire._rejections import error_body, rejection_from_body
 from turnwire._sse import SseParser
 from turnwire._wire import Arrival, Target, WireName, WireSettings
 from turnwire.errors import ConnectionLost, ProtocolViolation, TurnwireError
@@ -60,6 +60,8 @@ class _Exchange:
         self.may_be_stored = create.store or not create.HasField("store")
         self.key: str | None = None
         """Idempotency key."""
+        self.is_again = False
+        """Whether the key was sent before: its turn may run."""
         self.response_id: str | None = None
         self.is_named = asyncio.Event()
         """Set when `response_id` is there, or will never be."""
@@ -99,6 +101,9 @@ class HttpWire:
         # Bounded, so that a user who does not read stops the exchanges' reading.
         self._inbox: asyncio.Queue[Arrival] = asyncio.Queue(_MAX_INBOX)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._broken: dict[str, str] = {}
+        """Create's `event_id` -> response, of exchanges that broke: it may still run."""
+        self._is_closing = False
 
     @property
     def unary_bytes(self) -> tuple[int, int]:
@@ -112,6 +117,7 @@ class HttpWire:
                 exchange = _Exchange(event)
                 if self._is_keyed:
                     exchange.key = self._key_of(exchange)
+                    self._broken.pop(exchange.event_id, None)
                 lane = self._lanes.setdefault(exchange.stream_id, deque())
                 lane.append(exchange)
                 if len(lane) == 1:
@@ -135,16 +141,16 @@ class HttpWire:
 
     async def close(self) -> None:
         """End the turns that run: with their keys they would go on for a while, for nobody."""
-        running = [
-            exchange.response_id
-            for lane in self._lanes.values()
-            for exchange in lane
-            if exchange.key is not None and exchange.response_id is not None
+        self._is_closing = True  # what waits behind them on its lane must not begin now
+        running = [exchange for lane in self._lanes.values() for exchange in lane if exchange.task]
+        ends: list[Coroutine[None, None, object]] = [
+            self._end(exchange) for exchange in running if exchange.key is not None
         ]
-        await asyncio.gather(*map(self.unary.cancel, running), return_exceptions=True)
+        ends += map(self.unary.cancel, self._broken.values())
+        await asyncio.gather(*ends, return_exceptions=True)
 
     async def abort(self) -> None:
-        """Break off all exchanges, which cancels their turns, and close the connections."""
+        """Break off all exchanges, which cancels the turns of those without a key, and close."""
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
@@ -152,6 +158,14 @@ class HttpWire:
         await self._client.close()
 
     # Private.
+
+    async def _end(self, exchange: _Exchange) -> None:
+        """End a turn of which it may not be known yet which response it is."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_BEGIN_S):
+                await exchange.is_named.wait()
+        if exchange.response_id is not None:
+            await self.unary.cancel(exchange.response_id)
 
     def _own(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -167,7 +181,7 @@ class HttpWire:
         lane.remove(exchange)
         if not lane:
             del self._lanes[exchange.stream_id]
-        elif lane[0].task is None:
+        elif lane[0].task is None and not self._is_closing:
             self._begin(lane[0])
 
     async def _run(self, exchange: _Exchange) -> None:
@@ -186,6 +200,7 @@ class HttpWire:
         digest = hashlib.sha256(exchange.body).digest()
         known = self._keys.get(exchange.event_id)
         if known is not None and known[0] == digest:
+            exchange.is_again = True
             return known[1]
         key = secrets.token_hex(16)
         self._keys[exchange.event_id] = digest, key
@@ -203,6 +218,10 @@ class HttpWire:
             if answer.status >= 400:
                 data = await answer.read()
                 body = error_body(answer.status, data, answer.headers)
+                refused = rejection_from_body(answer.status, body)
+                if exchange.is_again and refused.retryable:
+                    # Not a word about the turn, which may run: it is asked for again.
+                    raise ConnectionLost(f"the turn cannot be asked for again now: {refused}")
                 self._keys.pop(exchange.event_id, None)
                 if exchange.key is not None and body.code == _CANCELLED:
                     raise ConnectionLost(
@@ -262,6 +281,10 @@ class HttpWire:
         await self._inbox.put(Arrival(event, size, exchange.event_id))
 
     async def _fail(self, exchange: _Exchange, error: TurnwireError) -> None:
+        if exchange.key is not None and exchange.response_id is not None:
+            self._broken[exchange.event_id] = exchange.response_id
+            if len(self._broken) > _MAX_KEYS:
+                del self._broken[next(iter(self._broken))]
         if exchange.response_id is not None and exchange.may_be_stored:
             # Whoever sends it again has looked it up before, and wants another response.
             self._keys.pop(exchange.event_id, None)

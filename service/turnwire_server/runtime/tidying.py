@@ -8,12 +8,16 @@ that waits for a quiet moment and comes rarely enough to be a small part of the 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Final
 
 from turnwire_server.ports.clock import Clock
+from turnwire_server.runtime.reports import log_bug
 
 __all__ = ["Tidying"]
+
+_log = logging.getLogger("turnwire.runtime")
 
 _LOOK_S: Final = 1.0
 """How often it looks."""
@@ -62,8 +66,11 @@ class Tidying:
         """Look again and again, until cancelled."""
         while True:
             await self._clock.sleep(_LOOK_S)
-            if self.look():
-                await self._rest()
+            try:
+                if self.look():
+                    await self._rest()
+            except Exception as bug:  # outermost frame of the task: the server must go on
+                log_bug(_log, "memory was not tidied up", bug)
 
     async def _rest(self) -> None:
         """Compress sessions for as long as there are any, and until it must look again."""

@@ -6,7 +6,7 @@ serialized bytes, and the facts that the next turn needs, so that nothing walks 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -160,12 +160,13 @@ class Conversation:
         unscreened = self.unscreened + tuple(item.SerializeToString() for item in items)
         return replace(self, unscreened=unscreened)
 
-    def pack(self) -> None:
-        """Compress all items until they are read. Walks the history: off the hot path."""
+    def pack(self) -> Iterator[None]:
+        """Compress all items until they are read, a node per step. Off the hot path."""
         node: Conversation | None = self
         while node is not None:
             if isinstance(node.own_items, PackableItems):
                 node.own_items.pack()
+                yield
             node = node.parent
 
     def encoded_items(self) -> list[bytes]:

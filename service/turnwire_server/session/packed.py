@@ -10,6 +10,8 @@ __all__ = ["PackableItems", "packable"]
 
 _LEAST_PACKED: Final = 4096
 """Bytes from which on items are worth being compressed."""
+_MOST_PACKED: Final = 1 << 18
+"""Bytes up to which that takes no more than some milliseconds; more than that are mostly images."""
 _LEVEL: Final = 1
 
 
@@ -64,6 +66,6 @@ class PackableItems(Sequence[bytes]):
 
 
 def packable(items: Iterable[bytes]) -> Sequence[bytes]:
-    """Return `items` so that they can be compressed, if they are long enough for that."""
+    """Return `items` so that they can be compressed, if their length is worth it."""
     own = tuple(items)
-    return PackableItems(own) if sum(map(len, own)) >= _LEAST_PACKED else own
+    return PackableItems(own) if _LEAST_PACKED <= sum(map(len, own)) <= _MOST_PACKED else own

@@ -7,7 +7,7 @@ peer's fault is answered with an event; only a driver's fault raises.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from turnwire.v1 import client_event_pb2, error_pb2, item_pb2, server_event_pb2
 from turnwire_server.session.cache import CachedResponse
@@ -269,12 +269,16 @@ class Session:
         """Give the cache back. The session must be idle."""
         self._schedule.cache.clear()
 
-    def rest(self) -> None:
-        """Compress what continues the session until it is needed: nothing came for a while."""
+    def rest(self) -> Iterator[None]:
+        """Compress what continues the session until it is needed: nothing came for a while.
+
+        Each step takes some milliseconds at most.
+        """
         for entry in self._schedule.cache.entries():
-            entry.conversation.pack()
+            yield from entry.conversation.pack()
             if entry.prompt is not None:
                 entry.prompt.ids.pack()
+                yield
 
     def find_item(self, item_id: str) -> item_pb2.Item | None:
         """Return an item of any cached conversation, None when there is none with this id."""

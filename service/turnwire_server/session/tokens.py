@@ -18,6 +18,8 @@ __all__ = ["IdBuffer", "TokenIds"]
 
 _LEAST_PACKED: Final = 1024
 """Ids from which on a buffer is worth being compressed."""
+_MOST_PACKED: Final = 1 << 18
+"""Ids up to which that takes no more than some milliseconds."""
 _LEVEL: Final = 1
 
 
@@ -41,7 +43,7 @@ class IdBuffer:
 
     def pack(self) -> None:
         """Compress the ids, if that is worth it, until they are needed."""
-        if len(self._ids) >= _LEAST_PACKED:  # none are there while it is compressed
+        if _LEAST_PACKED <= len(self._ids) <= _MOST_PACKED:  # none are there while it is compressed
             self._packed = zlib.compress(self._ids.tobytes(), _LEVEL)
             self._ids = array("I")
 

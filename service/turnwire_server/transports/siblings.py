@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -53,7 +52,6 @@ class Siblings:
         self._past: list[bytes] = []
         """What the one before this worker had counted."""
         self._runner: web.AppRunner | None = None
-        self._parent = os.getppid()
 
     async def start(self) -> None:
         """Serve this worker's own admin routes to the others.
@@ -69,14 +67,17 @@ class Siblings:
         self._path.unlink(missing_ok=True)  # of the one before
         await web.UnixSite(self._runner, self._path).start()
 
-    async def close(self) -> None:
-        """Tell nothing more. Idempotent."""
+    async def close(self, *, is_orphan: bool = False) -> None:
+        """Tell nothing more. Idempotent.
+
+        Args:
+            is_orphan: Whether who made the directory was killed: then the last one removes it.
+        """
         if self._runner is None:
             return
         self._path.unlink(missing_ok=True)
         await self._runner.cleanup()
-        if os.getppid() != self._parent and not any(self._directory.glob("*.sock")):
-            # Who made the directory was killed, and this is the last one that knows it.
+        if is_orphan and not any(self._directory.glob("*.sock")):
             shutil.rmtree(self._directory, ignore_errors=True)
 
     async def exposition(self) -> Exposition:

@@ -19,6 +19,7 @@ from harness.gguf_files import tiny_metadata, write_gguf
 from turnwire_server.adapters.engines.openvino import (
     OpenVinoEngine,
     OpenVinoSettings,
+    _edition,
 )
 from turnwire_server.adapters.engines.openvino_files import model_problem
 from turnwire_server.adapters.renderers.gguf import read_gguf
@@ -343,3 +344,12 @@ async def test_a_file_that_is_not_there_is_named(tmp_path):
     engine = OpenVinoEngine(OpenVinoSettings(tmp_path / "none.gguf"))
     with pytest.raises(EngineFailure, match=r"no model file at .*none\.gguf"):
         await engine.start()
+
+
+def test_a_folder_whose_model_was_written_anew_is_another_edition(tmp_path: Path) -> None:
+    model = tmp_path / "openvino_model.bin"
+    model.write_bytes(b"a" * 100)
+    before = _edition(tmp_path)
+    assert _edition(tmp_path) == before
+    model.write_bytes(b"b" * 200)
+    assert _edition(tmp_path) != before

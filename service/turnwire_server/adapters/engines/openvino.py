@@ -365,6 +365,8 @@ class OpenVinoEngine:
 
 
 def _edition(path: Path) -> tuple[int, int]:
-    """Tell a file from another one in its place: a shared child has one of them loaded."""
-    facts = path.stat()
-    return facts.st_mtime_ns, facts.st_size
+    """Tell a model from another one in its place: a shared child has one of them loaded."""
+    files = [file for file in path.iterdir() if file.is_file()] if path.is_dir() else [path]
+    facts = [file.stat() for file in files]
+    newest = max((fact.st_mtime_ns for fact in facts), default=0)
+    return newest, sum(fact.st_size for fact in facts)
