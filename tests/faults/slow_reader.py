@@ -35,7 +35,7 @@ from turnwire.v1.server_event_pb2 import ServerEvent
 
 __all__ = ["main"]
 
-_TOKENS: Final = 300_000
+_TOKENS: Final = 600_000
 """Of the long answer: about 50 MB of JSON events."""
 _MOST_GROWTH: Final = 2_000_000
 """Bytes: the outbox's bound of 128 KiB in several hands, what the answer has come to until the
