@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 
 import pytest
 
@@ -14,8 +15,9 @@ class _Session:
     is_idle = True
     rested = False
 
-    def rest(self) -> None:
+    def rest(self) -> Iterator[None]:
         self.rested = True
+        yield
 
 
 class _Host:
