@@ -203,15 +203,12 @@ def _stores(config: Config, clock: Clock, instance_id: str) -> _Stores:
         raise StartFailure(str(failure)) from None
     book = SegmentBook()
     store = SqlResponseStore(database, clock, book)
+    heartbeat = Heartbeat(database, store, clock, instance_id=instance_id)
     return _Stores(
         store,
         SqlConversationStore(database, book),
         database,
-        (
-            database,
-            StoreMaintenance(database, store, clock),
-            Heartbeat(database, store, clock, instance_id=instance_id),
-        ),
+        (database, StoreMaintenance(database, store, clock), heartbeat),
     )
 
 

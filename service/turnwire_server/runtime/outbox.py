@@ -157,22 +157,18 @@ class Outbox:
             self._timer.cancel()
             self._timer = None
         self._is_due = True
-        if self._prompt is None or self._is_writing or self._closed or self.is_broken:
+        prompt = self._prompt
+        if prompt is None or self._is_writing or self._closed or self.is_broken:
             self._wake.set()
         elif not self._wake.is_set():
-            self._loop.call_soon(self._write_now)
+            self._loop.call_soon(self._write_now, prompt)
 
-    def _write_now(self) -> None:
+    def _write_now(self, prompt: PromptSink) -> None:
         """Write what is due at once, else let the writer do it."""
         if not self._is_due or self._wake.is_set():
             return
         size = self._bytes
-        if (
-            self._prompt is None
-            or self._is_writing
-            or not self._queue
-            or not self._prompt.write_now(self._queue)
-        ):
+        if self._is_writing or not self._queue or not prompt.write_now(self._queue):
             self._wake.set()
             return
         self._is_due = False
