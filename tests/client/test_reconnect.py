@@ -25,10 +25,10 @@ from harness.client_recovery import (
     resumed,
     started,
 )
-from harness.client_wires import MemoryWire
+from harness.client_wires import MemoryWire, Script
 from harness.waiting import until
 from turnwire.v1.client_event_pb2 import ClientEvent
-from turnwire.v1.server_event_pb2 import ServerEvent
+from turnwire.v1.server_event_pb2 import ResponseDone, ServerEvent
 
 CUT = turnwire.ConnectionLost("cut", close_code=1006)
 
@@ -42,6 +42,13 @@ def keeps_sessions(wire: MemoryWire) -> None:
     wire.push(started())
 
 
+def resuming_dial(script: Script | None = None) -> MemoryDial:
+    """Return a dial whose server resumes its one session on every further wire."""
+    dial = MemoryDial(script)
+    dial.on_open = lambda wire: wire.push(started() if len(dial.wires) == 1 else resumed())
+    return dial
+
+
 async def begun(wire: MemoryWire, create: ClientEvent, deltas: str, seen: int) -> list[ServerEvent]:
     """Answer a create with so many events of a text; return the rest."""
     events = text_turn(create, "resp_1", *deltas)
@@ -53,8 +60,7 @@ async def begun(wire: MemoryWire, create: ClientEvent, deltas: str, seen: int) -
 
 
 async def test_a_resumed_turn_goes_on_as_if_nothing_had_happened() -> None:
-    dial = MemoryDial()
-    dial.on_open = lambda wire: wire.push(started() if len(dial.wires) == 1 else resumed())
+    dial = resuming_dial()
     async with asyncio.timeout(20), recovering(dial) as session:
         turn = session.create("Hi", stream_id="a")
         first = dial.wires[0]
@@ -79,8 +85,7 @@ async def test_a_resumed_turn_goes_on_as_if_nothing_had_happened() -> None:
 
 
 async def test_events_that_were_seen_before_are_dropped_after_resuming() -> None:
-    dial = MemoryDial()
-    dial.on_open = lambda wire: wire.push(started() if len(dial.wires) == 1 else resumed())
+    dial = resuming_dial()
     async with asyncio.timeout(20), recovering(dial) as session:
         turn = session.create("Hi")
         first = dial.wires[0]
@@ -95,8 +100,7 @@ async def test_events_that_were_seen_before_are_dropped_after_resuming() -> None
 
 
 async def test_a_gap_after_resuming_is_a_protocol_violation() -> None:
-    dial = MemoryDial()
-    dial.on_open = lambda wire: wire.push(started() if len(dial.wires) == 1 else resumed())
+    dial = resuming_dial()
     async with asyncio.timeout(20), recovering(dial) as session:
         turn = session.create("Hi")
         first = dial.wires[0]
@@ -110,8 +114,7 @@ async def test_a_gap_after_resuming_is_a_protocol_violation() -> None:
 
 
 async def test_what_may_not_have_arrived_is_said_again_with_the_same_id() -> None:
-    dial = MemoryDial()
-    dial.on_open = lambda wire: wire.push(started() if len(dial.wires) == 1 else resumed())
+    dial = resuming_dial()
     async with asyncio.timeout(20), recovering(dial) as session:
         first = dial.wires[0]
         running, queued = session.create("x", stream_id="a"), session.create("y", stream_id="a")
@@ -138,10 +141,7 @@ async def test_what_may_not_have_arrived_is_said_again_with_the_same_id() -> Non
 
 
 async def test_an_append_that_may_not_have_arrived_is_sent_again() -> None:
-    from turnwire.v1.server_event_pb2 import ResponseDone
-
-    dial = MemoryDial()
-    dial.on_open = lambda wire: wire.push(started() if len(dial.wires) == 1 else resumed())
+    dial = resuming_dial()
     async with asyncio.timeout(20), recovering(dial) as session:
         first = dial.wires[0]
         turn = session.create("x", rollout=True)
@@ -168,8 +168,7 @@ async def test_an_append_that_may_not_have_arrived_is_sent_again() -> None:
 
 async def test_a_refusal_that_comes_again_after_resuming_says_nothing() -> None:
     notices: list[turnwire.Event] = []
-    dial = MemoryDial()
-    dial.on_open = lambda wire: wire.push(started() if len(dial.wires) == 1 else resumed())
+    dial = resuming_dial()
     async with asyncio.timeout(20), recovering(dial, on_notice=notices.append) as session:
         first = dial.wires[0]
         refusal, running = session.create("x"), session.create("y")
@@ -186,11 +185,8 @@ async def test_a_refusal_that_comes_again_after_resuming_says_nothing() -> None:
 
 
 async def test_so_does_the_refusal_of_outputs_that_were_sent_again_since() -> None:
-    from turnwire.v1.server_event_pb2 import ResponseDone
-
     notices: list[turnwire.Event] = []
-    dial = MemoryDial()
-    dial.on_open = lambda wire: wire.push(started() if len(dial.wires) == 1 else resumed())
+    dial = resuming_dial()
     async with asyncio.timeout(20), recovering(dial, on_notice=notices.append) as session:
         first = dial.wires[0]
         turn = session.create("x", rollout=True)
@@ -222,8 +218,7 @@ async def test_so_does_the_refusal_of_outputs_that_were_sent_again_since() -> No
 
 
 async def test_an_end_that_comes_again_is_not_the_end_of_the_next_turn() -> None:
-    dial = MemoryDial()
-    dial.on_open = lambda wire: wire.push(started() if len(dial.wires) == 1 else resumed())
+    dial = resuming_dial()
     async with asyncio.timeout(20), recovering(dial) as session:
         first = dial.wires[0]
         turn = session.create("x")
@@ -243,8 +238,7 @@ async def test_an_end_that_comes_again_is_not_the_end_of_the_next_turn() -> None
 
 
 async def test_a_create_that_runs_though_it_was_refused_before_is_cancelled() -> None:
-    dial = MemoryDial()
-    dial.on_open = lambda wire: wire.push(started() if len(dial.wires) == 1 else resumed())
+    dial = resuming_dial()
     async with asyncio.timeout(20), recovering(dial) as session:
         first = dial.wires[0]
         turn = session.create("x")
@@ -266,8 +260,7 @@ async def test_a_create_that_runs_though_it_was_refused_before_is_cancelled() ->
 
 
 async def test_an_idle_session_is_resumed_before_its_grace_is_over() -> None:
-    dial = MemoryDial(lambda event: text_turn(event, "resp_2", "y"))
-    dial.on_open = lambda wire: wire.push(started() if len(dial.wires) == 1 else resumed())
+    dial = resuming_dial(lambda event: text_turn(event, "resp_2", "y"))
     async with asyncio.timeout(20), recovering(dial) as session:
         await until(lambda: session.is_resumable)
         dial.wires[0].lose(CUT)
@@ -505,8 +498,7 @@ async def test_a_connection_in_use_is_not_pinged() -> None:
 async def test_a_connection_of_age_is_changed_in_the_middle_of_a_turn_when_it_can_be_resumed() -> (
     None
 ):
-    dial = MemoryDial()
-    dial.on_open = lambda wire: wire.push(started() if len(dial.wires) == 1 else resumed())
+    dial = resuming_dial()
     notices: list[str] = []
     async with (
         asyncio.timeout(20),
