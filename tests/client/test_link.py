@@ -80,8 +80,8 @@ async def test_a_link_that_was_left_takes_and_gives_nothing_and_cancels_no_read(
     async with linked(wire) as (link, ends):
         link.send(ClientEvent(event_id="1"))
         await wire.sent_count(1)
-        link.send(ClientEvent(event_id="2"))
         link.leave()
+        link.send(ClientEvent(event_id="2"))
         wire.push(*text_turn(ClientEvent(), "resp_1", "x"))
         await until(wire._inbox.empty)
         assert not link._reader.done()
@@ -109,3 +109,103 @@ async def test_closing_over_a_broken_writer_does_not_wait() -> None:
         link.send(ClientEvent())
         await link.close()
     assert not wire.closed and wire.aborted
+
+
+class Slow(MemoryWire):
+    """Takes what is sent once `taken` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken = asyncio.Event()
+        self.begun: list[str] = []
+        self.was_cancelled = False
+
+    async def send(self, event: ClientEvent) -> int:
+        self.begun.append(event.event_id)
+        try:
+            await self.taken.wait()
+        except asyncio.CancelledError:
+            self.was_cancelled = True
+            raise
+        return await super().send(event)
+
+
+async def idle(link: Link) -> None:
+    """Wait until the link's writer waits for something to write."""
+    await until(lambda: link._is_idle)
+
+
+async def test_what_nothing_is_before_leaves_at_once() -> None:
+    wire = MemoryWire()
+    async with linked(wire) as (link, _):
+        await idle(link)
+        for name in ("1", "2"):
+            link.send(ClientEvent(event_id=name))
+            assert wire.sent[-1].event_id == name
+
+
+async def test_what_a_write_is_before_waits_for_it() -> None:
+    wire = Slow()
+    async with linked(wire) as (link, _):
+        await idle(link)
+        for name in ("1", "2", "3"):
+            link.send(ClientEvent(event_id=name))
+        assert wire.begun == ["1"]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert wire.begun == ["1"]
+        wire.taken.set()
+        await wire.sent_count(3)
+        await idle(link)
+        link.send(ClientEvent(event_id="4"))
+        await wire.sent_count(4)
+        assert [event.event_id for event in wire.sent] == ["1", "2", "3", "4"]
+
+
+async def test_what_waits_for_a_write_does_not_leave_once_the_link_was_left() -> None:
+    wire = Slow()
+    async with linked(wire) as (link, _):
+        await idle(link)
+        link.send(ClientEvent(event_id="1"))
+        link.send(ClientEvent(event_id="2"))
+        link.leave()
+        wire.taken.set()
+        await idle(link)
+    assert wire.begun == ["1"]
+
+
+async def test_a_write_that_began_at_once_is_cut_with_its_link() -> None:
+    wire = Slow()
+    async with linked(wire) as (link, _):
+        await idle(link)
+        link.send(ClientEvent())
+        await asyncio.sleep(0)
+        await link.drop()
+        assert wire.was_cancelled
+    assert not wire.sent
+
+
+async def test_a_write_that_is_cut_as_it_could_go_on_sees_the_cut() -> None:
+    wire = Slow()
+    async with linked(wire) as (link, _):
+        await idle(link)
+        link.send(ClientEvent())
+        await asyncio.sleep(0)
+        wire.taken.set()
+        await link.drop()
+        assert wire.was_cancelled
+    assert not wire.sent
+
+
+async def test_a_write_that_fails_at_once_is_a_loss_and_not_the_senders_error() -> None:
+    class Deaf(MemoryWire):
+        async def send(self, event: ClientEvent) -> int:
+            raise turnwire.ConnectionLost("broken pipe")
+
+    async with linked(Deaf()) as (link, ends):
+        await idle(link)
+        link.send(ClientEvent())
+        link.send(ClientEvent())
+        assert not ends.errors
+        await ends.told.wait()
+    assert [str(error) for error in ends.errors] == ["broken pipe"]

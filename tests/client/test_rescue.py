@@ -20,6 +20,7 @@ from harness.client_recovery import AT_ONCE, MemoryDial, recovering
 from harness.client_wires import MemoryWire
 from harness.waiting import until
 from turnwire._session import Session
+from turnwire._wire import Arrival
 from turnwire.v1 import response_pb2
 from turnwire.v1.client_event_pb2 import ClientEvent, ResponseCreate
 from turnwire.v1.response_pb2 import Response
@@ -48,6 +49,10 @@ async def answer(dial: MemoryDial, wire: int, number: int, response_id: str, tex
 
 def create(dial: MemoryDial, wire: int, number: int) -> ResponseCreate:
     return dial.wires[wire - 1].sent[number - 1].response_create
+
+
+def unstored() -> ClientEvent:
+    return ClientEvent(response_create=ResponseCreate(store=False))
 
 
 def told(create: ResponseCreate) -> list[str]:
@@ -260,8 +265,8 @@ async def test_an_exact_turn_does_not_begin_again_once_anything_was_given_out() 
     dial = MemoryDial()
     async with asyncio.timeout(20), recovering(dial) as session:
         connection = session._connection
-        exact = connection.start(ResponseCreate(store=False), "a", None, is_exact=True)
-        fresh = connection.start(ResponseCreate(store=False), "b", None, is_exact=True)
+        exact = connection.start(unstored(), "a", None, is_exact=True)
+        fresh = connection.start(unstored(), "b", None, is_exact=True)
         first = dial.wires[0]
         await first.sent_count(2)
         first.push(*opening(first.sent[0], "resp_1"), *opening(first.sent[1], "resp_2"))
@@ -316,6 +321,53 @@ async def test_a_conversation_that_was_not_stored_is_told_in_full_on_a_new_sessi
     ]
     assert create(dial, 2, 2).previous_response_id == "resp_3"
     assert create(dial, 2, 2).input.text == "Q4"
+
+
+async def test_what_becomes_of_a_response_once_the_user_has_it_is_not_told() -> None:
+    dial = MemoryDial()
+    async with asyncio.timeout(20), recovering(dial) as session:
+        response = await one_turn(session, dial, 1, 1, store=False)
+        # In one breath with the end of the turn.
+        response.message.output[0].message.role = "changed"
+        response.message.output.clear()
+        response.message.id = "changed"
+        await lose_idle(dial, session)
+        turn = session.create("Q2", previous_response_id="resp_1", store=False)
+        await answer(dial, 2, 1, "resp_2", "A2")
+        await turn.response()
+    assert told(create(dial, 2, 1)) == ["user: Q1", "assistant: A1", "user: Q2"]
+
+
+async def test_a_turn_that_ends_with_its_connection_is_remembered() -> None:
+    dial = MemoryDial()
+    async with asyncio.timeout(20), recovering(dial) as session:
+        turn = session.create("Q1", store=False)
+        first = dial.wires[0]
+        await first.sent_count(1)
+        keeper = session._connection.keeper
+        events = text_turn(first.sent[0], "resp_1", "A1")
+        for event in events:
+            keeper._route(Arrival(event, 0))
+        assert keeper._link is not None
+        keeper._link.fail(CUT)
+        follow = session.create("Q2", previous_response_id="resp_1", store=False)
+        await turn.response()
+        await answer(dial, 2, 1, "resp_2", "A2")
+        await follow.response()
+    assert told(create(dial, 2, 1)) == ["user: Q1", "assistant: A1", "user: Q2"]
+
+
+async def test_a_response_that_is_deleted_as_its_turn_ends_is_not_remembered() -> None:
+    dial = MemoryDial()
+    async with asyncio.timeout(20), recovering(dial) as session:
+        turn = session.create("Q1", store=False)
+        await dial.wires[0].sent_count(1)
+        for event in text_turn(dial.wires[0].sent[0], "resp_1", "A1"):
+            session._connection.keeper._route(Arrival(event, 0))
+        session._connection.forget("resp_1")
+        await turn.response()
+        await asyncio.sleep(0)
+        assert session._connection._lineage.transcript.find("resp_1") is None
 
 
 async def test_a_stored_parent_is_named_first_and_told_in_full_when_the_store_is_lost_too() -> None:

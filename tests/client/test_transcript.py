@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from turnwire._transcript import Transcript
+from turnwire._transcript import Transcript, as_made
 from turnwire.v1.client_event_pb2 import Input
 from turnwire.v1.content_pb2 import Content
 from turnwire.v1.item_pb2 import CompactionItem, Item, MessageItem
@@ -31,7 +31,7 @@ def add(
         parent_id=parent,
         lane=lane,
         given=[said(f"q {name}")],
-        made=[said(f"a {name}")] if made is None else made,
+        made=as_made([said(f"a {name}")] if made is None else made),
         is_stored=is_stored,
         session=0,
         is_warm_up=is_warm_up,

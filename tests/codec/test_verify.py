@@ -84,6 +84,36 @@ def test_one_broken_tool_is_found_among_many_that_were_checked_before() -> None:
     verify(many())
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_few_tools_that_were_checked_are_not_read_again_and_broken_ones_are_found(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    long = '"' + "x" * 10_000 + '"'  # too long to be remembered by itself
+
+    def tools(*texts: str) -> ResponseCreate:
+        return ResponseCreate(tools=[broken(text) for text in texts])
+
+    right = [long] * count
+    verify(tools(*right))
+    for index in range(count):
+        wrong = [*right]
+        wrong[index] = long[1:]
+        for _ in range(2):
+            with pytest.raises(DecodeError) as caught:
+                verify(tools(*wrong))
+            assert caught.value.path == f"tools[{index}].parameters"
+    monkeypatch.setattr("orjson.loads", lambda _: pytest.fail("read"))
+    verify(tools(*right))
+
+
+def test_what_is_remembered_is_not_the_message_that_came() -> None:
+    create = ResponseCreate(tools=[broken('{"a":1}'), broken('{"b":2}')])
+    verify(create)
+    create.tools[1].function.parameters = "{"
+    with pytest.raises(DecodeError):
+        verify(create)
+
+
 def test_many_tools_are_remembered_within_bounds() -> None:
     for index in range(200):
         verify(many(last=f'{{"other":{index}}}'))

@@ -20,8 +20,8 @@ from turnwire._request import (
 )
 from turnwire._response import FunctionCall, Response, function_calls
 from turnwire._tools import Tool, Tools, as_tools, call_tool
-from turnwire._turn import TurnStats
-from turnwire.v1.client_event_pb2 import Input, ResponseCreate
+from turnwire._turn import Turn, TurnStats
+from turnwire.v1.client_event_pb2 import ClientEvent, Input, ResponseCreate
 from turnwire.v1.content_pb2 import Content
 from turnwire.v1.item_pb2 import (
     CustomToolCallOutputItem,
@@ -121,6 +121,11 @@ async def run(
         create.ClearField("tool_choice")
 
 
+def _start(session: Session, create: ResponseCreate, stream_id: str | None) -> Turn:
+    """Start a turn of what `create` is now."""
+    return session._connection.start(ClientEvent(response_create=create), stream_id, None)
+
+
 async def _rollout(
     session: Session,
     create: ResponseCreate,
@@ -133,7 +138,7 @@ async def _rollout(
     """Run the loop inside one response."""
     rounds = shown = 0
     is_stopped = False
-    async with session._connection.start(create, stream_id, None) as turn:
+    async with _start(session, create, stream_id) as turn:
         async for event in turn:
             if on_event is not None:
                 await _tell(on_event(event))
@@ -187,7 +192,7 @@ async def _one_turn(
     on_event: EventCallback | None,
     turns: list[TurnStats],
 ) -> Response:
-    async with session._connection.start(create, stream_id, None) as turn:
+    async with _start(session, create, stream_id) as turn:
         if on_event is not None:
             async for event in turn:
                 await _tell(on_event(event))

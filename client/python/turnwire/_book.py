@@ -19,14 +19,14 @@ _MAX_FORMER = 512
 class _Lane:
     turns: deque[TurnState] = field(default_factory=deque)
     last_event: float = 0.0
-    timer: asyncio.TimerHandle | None = None
 
 
 class TurnBook:
     """Turns that are not over, and what must be known of those that are.
 
     Watches over silence: `on_silence` is called with the first turn of a lane that waits when
-    nothing was heard on the lane for the bound.
+    nothing was heard on the lane for the bound. All lanes share one timer, which no event moves
+    and the end of a turn does not stop: when it is due, it looks when it should have been.
     """
 
     def __init__(self, silence_timeout_s: float, on_silence: Callable[[TurnState], None]) -> None:
@@ -38,6 +38,7 @@ class TurnBook:
         self._seen: dict[str | None, tuple[str, int]] = {}
         """Lane -> response and number of the last event of its last turn that is over."""
         self._former: OrderedDict[str, None] = OrderedDict()
+        self._timer: asyncio.TimerHandle | None = None
         self.idle_since = self._loop.time()
         """When the last turn was over, on the loop's clock."""
 
@@ -69,14 +70,16 @@ class TurnBook:
     def add(self, state: TurnState, *, first: bool = False) -> None:
         """Take a turn, behind those of its lane, or in front of them."""
         self._turns[state.event_id] = state
-        lane = self._lanes.setdefault(state.stream_id, _Lane())
+        lane = self._lanes.get(state.stream_id)
+        if lane is None:
+            lane = self._lanes[state.stream_id] = _Lane()
         if first:
             lane.turns.appendleft(state)
         else:
             lane.turns.append(state)
         if first or len(lane.turns) == 1:
             lane.last_event = self._loop.time()
-        self._watch(lane)
+        self._watch(lane.last_event)
 
     def remove(self, state: TurnState) -> None:
         """Take a turn out that is over."""
@@ -88,8 +91,6 @@ class TurnBook:
         lane = self._lanes[state.stream_id]
         lane.turns.remove(state)
         if not lane.turns:
-            if lane.timer is not None:
-                lane.timer.cancel()
             del self._lanes[state.stream_id]
             if not self._turns:
                 self.idle_since = self._loop.time()
@@ -127,6 +128,12 @@ class TurnBook:
         for lane in self._lanes.values():
             lane.last_event = self._loop.time()
 
+    def close(self) -> None:
+        """Let go of the timer; there are no turns any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     # Places: what was seen last on each lane.
 
     def last_seen(self) -> list[LastSeen]:
@@ -148,19 +155,25 @@ class TurnBook:
         if state.response_id is not None and state.last_sequence_number >= 0:
             self._seen[state.stream_id] = (state.response_id, state.last_sequence_number)
 
-    def _watch(self, lane: _Lane) -> None:
-        if lane.timer is None:
-            due = lane.last_event + self._silence_timeout_s
-            lane.timer = self._loop.call_at(due, self._check, lane)
+    def _watch(self, last_event: float) -> None:
+        """Look again when the bound is over for a lane."""
+        due = last_event + self._silence_timeout_s
+        if self._timer is not None:
+            if self._timer.when() <= due:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(due, self._check)
 
-    def _check(self, lane: _Lane) -> None:
-        lane.timer = None
-        waiting = next((state for state in lane.turns if state.outcome is None), None)
-        if waiting is None:
-            return
-        if waiting.waits_for_user:
-            lane.last_event = self._loop.time()
-        if self._loop.time() >= lane.last_event + self._silence_timeout_s:
-            lane.last_event = self._loop.time()
-            self._on_silence(waiting)
-        self._watch(lane)
+    def _check(self) -> None:
+        self._timer = None
+        for lane in list(self._lanes.values()):
+            waiting = next((state for state in lane.turns if state.outcome is None), None)
+            if waiting is None:
+                continue
+            now = self._loop.time()
+            if waiting.waits_for_user:
+                lane.last_event = now
+            if now >= lane.last_event + self._silence_timeout_s:
+                lane.last_event = now
+                self._on_silence(waiting)
+            self._watch(lane.last_event)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from turnwire._book import TurnBook
 from turnwire._delivery import cancel_event
-from turnwire._event import DELTA_ARMS, RESPONSE_ENDS, Event
+from turnwire._event import MIDDLE_ARMS, RESPONSE_ENDS, Event
 from turnwire._keeper import Keeper
 from turnwire._lineage import Lineage
 from turnwire._recovery import Dial, RecoverySettings
@@ -25,13 +25,7 @@ from turnwire.errors import (
     Timeout,
     TurnwireError,
 )
-from turnwire.v1.client_event_pb2 import (
-    ClientEvent,
-    Input,
-    ResponseAppend,
-    ResponseCreate,
-    ResponseSteer,
-)
+from turnwire.v1.client_event_pb2 import ClientEvent, Input, ResponseAppend, ResponseSteer
 from turnwire.v1.item_pb2 import Item
 from turnwire.v1.server_event_pb2 import ServerEvent
 
@@ -102,7 +96,7 @@ class Connection:
 
     def start(
         self,
-        create: ResponseCreate,
+        event: ClientEvent,
         stream_id: str | None,
         event_id: str | None,
         *,
@@ -111,7 +105,7 @@ class Connection:
         """Start a turn; `Session.create` has the contract.
 
         Args:
-            create: The create.
+            event: The create, without the rest; it belongs to the connection from now on.
             stream_id: Its lane.
             event_id: Its id, made up when None.
             is_exact: Whether the turn may not begin again on another session once any of its
@@ -125,8 +119,11 @@ class Connection:
             event_id = self._new_event_id()
         elif self._book.find(event_id) is not None:
             raise ValueError(f"event_id: {event_id!r} is a turn that runs")
-        count = len(create.input.items.items) or int(create.input.WhichOneof("value") == "text")
-        event = ClientEvent(event_id=event_id, stream_id=stream_id, response_create=create)
+        event.event_id = event_id
+        if stream_id is not None:
+            event.stream_id = stream_id
+        given = event.response_create.input
+        count = 1 if given.HasField("text") else len(given.items.items)
         state = TurnState(
             event_id, stream_id, count, self._max_buffered_events, event, is_exact=is_exact
         )
@@ -215,6 +212,7 @@ class Connection:
         for state in self._book:
             state.lose(error)
             self._forget(state)
+        self._book.close()
         self._steers.lose(error)
 
     async def _all_over(self) -> None:
@@ -246,8 +244,8 @@ class Connection:
         arm = event.WhichOneof("event") if event is not None else None
         if event is None or arm is None:
             return None  # A type of a later version.
-        if arm in DELTA_ARMS and arrival.event_id is None:
-            # Nearly all events are of this kind, and a turn neither begins nor ends with them.
+        if arm in MIDDLE_ARMS and arrival.event_id is None:
+            # Nearly all events are of these kinds, and a turn neither begins nor ends with them.
             state = self._book.hear(event.stream_id if event.HasField("stream_id") else None)
             if state is not None:
                 state.feed(Event(event, arm), arrival.size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import cast
 
@@ -15,6 +16,7 @@ from turnwire.v1.server_event_pb2 import ServerEvent
 
 __all__ = [
     "DELTA_ARMS",
+    "MIDDLE_ARMS",
     "PUBLIC_TYPES",
     "RESPONSE_ENDS",
     "TERMINAL_ARMS",
@@ -33,6 +35,13 @@ DELTA_ARMS = frozenset(arm for arm in PUBLIC_TYPES if arm.endswith("_delta"))
 
 RESPONSE_ENDS = frozenset({"response_completed", "response_incomplete", "response_failed"})
 """Arms that end a turn that began."""
+
+MIDDLE_ARMS = (
+    frozenset(arm for arm in PUBLIC_TYPES if re.match("response_(?!steer_)", arm))
+    - RESPONSE_ENDS
+    - {"response_created", "response_done"}
+)
+"""Arms that are of one turn and matter to it alone: it neither begins, pauses nor ends."""
 
 TERMINAL_ARMS = RESPONSE_ENDS | {"error"}
 """Arms that end a turn: nothing of the turn follows them."""

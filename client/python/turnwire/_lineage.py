@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from turnwire._request import as_items
 from turnwire._response import Response
-from turnwire._transcript import Transcript
+from turnwire._transcript import Made, Transcript, as_made
 from turnwire._turn_state import TurnState
+from turnwire.v1 import response_pb2
 from turnwire.v1.client_event_pb2 import ClientEvent, Input
 from turnwire.v1.item_pb2 import Item
 
 __all__ = ["Lineage"]
 
-_CONTINUABLE = frozenset({"completed", "incomplete", "cancelled"})
+_CONTINUABLE = frozenset(
+    {
+        response_pb2.RESPONSE_STATUS_COMPLETED,
+        response_pb2.RESPONSE_STATUS_INCOMPLETE,
+        response_pb2.RESPONSE_STATUS_CANCELLED,
+    }
+)
 _ELSEWHERE = -1
+
+
+class _Over(NamedTuple):
+    """A turn that is over, as far as it may change after that."""
+
+    state: TurnState
+    response_id: str
+    made: Made
+    session: int
 
 
 class Lineage:
@@ -25,16 +44,27 @@ class Lineage:
     """
 
     def __init__(self, transcript: Transcript, *, is_persistent: bool) -> None:
-        self.transcript = transcript
+        self._transcript = transcript
+        self._over: deque[_Over] = deque()
+        """Turns that the transcript does not have yet."""
         self.session = 0
         """Number of the session that there is now; changes when the server may have lost one."""
         self._is_persistent = is_persistent
+
+    @property
+    def transcript(self) -> Transcript:
+        """What is remembered, of all turns that are over."""
+        if self._over:
+            self._remember()
+        return self._transcript
 
     def address(self, state: TurnState) -> ClientEvent:
         """Return a turn's create as the session that there is now can take it."""
         delivery = state.delivery
         asked = delivery.create
         assert asked is not None  # What follows a steered turn is not sent.
+        if self.session == 0 and not self._transcript.has_renamed:
+            return asked  # Nothing was lost so far: the transcript need not be asked.
         parent_id = asked.response_create.previous_response_id
         parent = self.transcript.find(parent_id) if parent_id else None
         if parent is None or parent.session == self.session:
@@ -78,38 +108,51 @@ class Lineage:
     def note(self, state: TurnState, *, is_here: bool = True) -> None:
         """Remember a turn that is over.
 
+        Who waits for the turn is woken before the most of it is done.
+
         Args:
             state: The turn.
             is_here: Whether it ended on the session that there is now.
         """
-        delivery = state.delivery
         response = state.outcome
-        if not isinstance(response, Response) or response.status not in _CONTINUABLE:
+        if not isinstance(response, Response) or not self._transcript.is_kept:
             return
-        if delivery.former_ids:
-            self.transcript.rename(delivery.former_ids, response.id)
-        if delivery.create is not None:
-            create = delivery.create.response_create
-            parent_id = create.previous_response_id or None
-            given = as_items(create.input)
-            is_stored = delivery.may_be_stored
-            is_warm_up = create.HasField("generate") and not create.generate
-        elif delivery.succeeds is not None:
-            parent_id, given = delivery.succeeds, delivery.steered
-            target = self.transcript.find(parent_id)
-            is_stored, is_warm_up = target is not None and target.is_stored, False
-        else:
-            return
-        self.transcript.add(
-            response.id,
-            parent_id=parent_id,
-            lane=state.stream_id,
-            given=given,
-            made=state.story(response),
-            is_stored=is_stored,
-            session=self.session if is_here else _ELSEWHERE,
-            is_warm_up=is_warm_up,
-        )
+        message = response.message
+        if message.status in _CONTINUABLE:
+            if state.delivery.former_ids:
+                self._transcript.rename(state.delivery.former_ids, message.id)
+            # The message is the user's from now on.
+            made = as_made(state.story(response))
+            session = self.session if is_here else _ELSEWHERE
+            self._over.append(_Over(state, message.id, made, session))
+            asyncio.get_running_loop().call_soon(self._remember)
+
+    def _remember(self) -> None:
+        while self._over:
+            state, response_id, made, session = self._over.popleft()
+            delivery = state.delivery
+            if delivery.create is not None:
+                create = delivery.create.response_create
+                parent_id = create.previous_response_id or None
+                given = as_items(create.input)
+                is_stored = delivery.may_be_stored
+                is_warm_up = create.HasField("generate") and not create.generate
+            elif delivery.succeeds is not None:
+                parent_id, given = delivery.succeeds, delivery.steered
+                target = self._transcript.find(parent_id)
+                is_stored, is_warm_up = target is not None and target.is_stored, False
+            else:
+                continue
+            self._transcript.add(
+                response_id,
+                parent_id=parent_id,
+                lane=state.stream_id,
+                given=given,
+                made=made,
+                is_stored=is_stored,
+                session=session,
+                is_warm_up=is_warm_up,
+            )
 
 
 def _copy(asked: ClientEvent, event_id: str) -> ClientEvent:

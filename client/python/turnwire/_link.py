@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from functools import partial
+from typing import Any
 
 from turnwire._turn_state import TurnState
 from turnwire._wire import Arrival, Wire
@@ -54,15 +56,27 @@ class Link:
         """How often something came."""
         self._loop = asyncio.get_running_loop()
         # Bounded by what the user starts and has not seen the end of.
-        self._outbox: asyncio.Queue[tuple[ClientEvent, TurnState | None]] = asyncio.Queue()
+        self._outbox: asyncio.Queue[tuple[ClientEvent | _Begun, TurnState | None]] = asyncio.Queue()
+        self._is_idle = False
+        """Whether the writer waits for something to write."""
         self._reader = self._loop.create_task(self._read(early), name="turnwire reader")
         self._writer = self._loop.create_task(self._write(), name="turnwire writer")
         self._reader.add_done_callback(self._ended)
         self._writer.add_done_callback(self._ended)
 
     def send(self, event: ClientEvent, state: TurnState | None = None) -> None:
-        """Send an event after those before it; its bytes are put down to `state`."""
-        self._outbox.put_nowait((event, state))
+        """Send an event after those before it; its bytes are put down to `state`.
+
+        With nothing before it, it leaves from here: the writer then waits for the rest of it.
+        """
+        what: ClientEvent | _Begun = event
+        if self._is_idle and not self._is_mute:
+            what = _Begun(self.wire.send(event))
+            if what.result is not None:
+                self._sent(state, what.result)
+                return
+        self._is_idle = False
+        self._outbox.put_nowait((what, state))
 
     def fail(self, error: Exception) -> None:
         """Give the link up: it is known to be dead."""
@@ -100,6 +114,7 @@ class Link:
     async def drop(self) -> None:
         """Let go of everything at once. Idempotent."""
         self._is_over = True
+        self._is_idle = False
         self._reader.cancel()
         self._writer.cancel()
         await asyncio.gather(self._reader, self._writer, return_exceptions=True)
@@ -124,9 +139,13 @@ class Link:
 
     async def _write(self) -> None:
         while True:
-            event, state = await self._outbox.get()
-            if not self._is_mute:
-                self._sent(state, await self.wire.send(event))
+            self._is_idle = self._outbox.empty()
+            what, state = await self._outbox.get()
+            self._is_idle = False
+            if isinstance(what, _Begun):
+                self._sent(state, await what)
+            elif not self._is_mute:
+                self._sent(state, await self.wire.send(what))
             self._outbox.task_done()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -139,6 +158,40 @@ class Link:
             self._loop.call_later(_LAST_WORDS_S, self.fail, reason)
         else:
             self.fail(reason)
+
+
+class _Begun:
+    """Work that has made its first step outside of a task, for a task to go on with."""
+
+    __slots__ = ("_error", "_waits_for", "_work", "result")
+
+    def __init__(self, work: Coroutine[Any, Any, int]) -> None:
+        self._work = work
+        self.result: int | None = None
+        """What it returned, if that was all."""
+        self._error: Exception | None = None
+        self._waits_for: object = None
+        try:
+            self._waits_for = work.send(None)
+        except StopIteration as end:
+            self.result = end.value
+        except Exception as error:
+            self._error = error  # It is the task's, which would have met it.
+
+    def __await__(self) -> Generator[Any, None, int]:
+        if self._error is not None:
+            raise self._error
+        while True:
+            try:
+                yield self._waits_for
+            except BaseException as error:
+                step = partial(self._work.throw, error)  # A cancellation is for the work to see.
+            else:
+                step = partial(self._work.send, None)
+            try:
+                self._waits_for = step()
+            except StopIteration as end:
+                return int(end.value)
 
 
 def _reason(task: asyncio.Task[None]) -> Exception:

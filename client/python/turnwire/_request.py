@@ -5,25 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias, TypedDict, TypeVar
 
+import orjson
 from google.protobuf.message import Message
 
 from turnwire import _codec
 from turnwire._json import JSONValue
 from turnwire._tools import Tool
-from turnwire.v1.client_event_pb2 import Input, ResponseCreate
-from turnwire.v1.content_pb2 import Content
-from turnwire.v1.item_pb2 import Item, MessageItem
+from turnwire.v1.client_event_pb2 import ClientEvent, Input, ResponseCreate
+from turnwire.v1.item_pb2 import Item
 from turnwire.v1.tool_pb2 import Tool as ToolMessage
 
 __all__ = [
     "CreateOptions",
     "InputItem",
+    "KnownOptions",
     "RequestInput",
     "RunOptions",
     "ToolChoice",
     "ToolDefinition",
     "as_items",
     "build_create",
+    "build_event",
     "build_input",
     "build_items",
 ]
@@ -35,6 +37,9 @@ RequestInput: TypeAlias = str | Sequence[InputItem]
 """One user message, or items, oldest first."""
 
 MessageT = TypeVar("MessageT", bound=Message)
+
+_MAX_KNOWN = 4
+_MAX_KNOWN_BYTES = 65_536
 
 ToolDefinition: TypeAlias = Tool | Mapping[str, JSONValue]
 """A tool made by `turnwire.tool`, or the public JSON of any tool."""
@@ -127,7 +132,11 @@ def build_input(value: RequestInput) -> Input:
 def as_items(given: Input) -> list[Item]:
     """Return an input as items: text is a message of the user."""
     if given.WhichOneof("value") == "text":
-        return [Item(message=MessageItem(role="user", content=Content(text=given.text)))]
+        item = Item()
+        message = item.message
+        message.role = "user"
+        message.content.text = given.text
+        return [item]
     return list(given.items.items)
 
 
@@ -153,6 +162,76 @@ def build_create(
     Raises:
         ValueError: A value has no place in a create; says which member.
     """
+    create = _settings(options, model)
+    _add(create, value, previous_response_id, generate=generate, rollout=rollout)
+    return create
+
+
+def build_event(
+    value: RequestInput | None,
+    options: CreateOptions,
+    known: KnownOptions,
+    *,
+    model: str | None,
+    previous_response_id: str | None = None,
+    generate: bool | None = None,
+    rollout: bool | None = None,
+) -> ClientEvent:
+    """Return the create for Python arguments in an event of its own, as `build_create` does.
+
+    Args:
+        value: As there, like all that is not said here.
+        options: The rest of the body.
+        known: The options of the session's creates so far; these are added.
+        model: As there.
+        previous_response_id: As there.
+        generate: As there.
+        rollout: As there.
+    """
+    event = known.event(options, model)
+    create = event.response_create
+    _add(create, value, previous_response_id, generate=generate, rollout=rollout)
+    return event
+
+
+class KnownOptions:
+    """Remembers the newest options of a session's creates: most turns have those of another.
+
+    They are compared by their JSON, so that it does not matter what became of the dicts and lists
+    that they came in. The metadata is read anew with each create, as it tends to change.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str | None, bytes], bytes] = {}
+        """Model of the session and JSON of the options -> a create of them, serialized; oldest
+        first."""
+
+    def event(self, options: CreateOptions, model: str | None) -> ClientEvent:
+        """Return a create of the options alone; raises as `build_create` does."""
+        body: dict[str, object] = {**options}
+        metadata = body.pop("metadata", None)
+        if None in body.values():  # JSON would not tell it from a NaN.
+            body = {name: given for name, given in body.items() if given is not None}
+        try:
+            text = orjson.dumps(body, option=_codec.JSON_ONLY)
+        except orjson.JSONEncodeError:
+            text = b""  # Tools with functions, for example.
+        known = self._known.get((model, text))
+        if known is not None:
+            event = ClientEvent.FromString(known)
+        else:
+            event = ClientEvent(response_create=_settings(body, model))
+            if 0 < len(text) <= _MAX_KNOWN_BYTES:
+                if len(self._known) >= _MAX_KNOWN:
+                    del self._known[next(iter(self._known))]
+                self._known[model, text] = event.SerializeToString()
+        if metadata is not None:
+            _add_metadata(event.response_create, metadata)
+        return event
+
+
+def _settings(options: Mapping[str, object], model: str | None) -> ResponseCreate:
+    """Return a create of the options alone."""
     body = {name: given for name, given in options.items() if given is not None}
     tools = body.get("tools")
     if tools is not None:
@@ -172,7 +251,33 @@ def build_create(
         )
     if not create.HasField("model") and model is not None:
         create.model = model
-    if value is not None:
+    return create
+
+
+def _add_metadata(create: ResponseCreate, metadata: object) -> None:
+    try:
+        pairs = create.metadata
+        for key, content in metadata.items():  # type: ignore[attr-defined]  # Else see below.
+            if type(key) is not str or type(content) is not str:
+                raise TypeError  # Protobuf would take bytes too.
+            pairs[key] = content
+    except (AttributeError, TypeError, UnicodeEncodeError):
+        # The codec knows what to say of it, and is ten times slower.
+        create.MergeFrom(_parse(ResponseCreate, {"metadata": metadata}, ""))
+
+
+def _add(
+    create: ResponseCreate,
+    value: RequestInput | None,
+    previous_response_id: str | None,
+    *,
+    generate: bool | None,
+    rollout: bool | None,
+) -> None:
+    """Add to a create what each turn has of its own."""
+    if isinstance(value, str):
+        create.input.text = value
+    elif value is not None:
         create.input.CopyFrom(build_input(value))
     if previous_response_id is not None:
         create.previous_response_id = previous_response_id
@@ -180,7 +285,6 @@ def build_create(
         create.generate = generate
     if rollout is not None:
         create.rollout = rollout
-    return create
 
 
 def _parse(kind: type[MessageT], value: object, where: str) -> MessageT:

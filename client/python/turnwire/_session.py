@@ -11,10 +11,12 @@ from turnwire._event import Event
 from turnwire._recovery import Dial, RecoverySettings
 from turnwire._request import (
     CreateOptions,
+    KnownOptions,
     RequestInput,
     RunOptions,
     ToolChoice,
     build_create,
+    build_event,
 )
 from turnwire._response import Response
 from turnwire._tools import Tools
@@ -50,6 +52,7 @@ class Session:
     ) -> None:
         self.model = model
         """The model of creates that name none."""
+        self._known_options = KnownOptions()
         self._connection = Connection(
             wire,
             settings,
@@ -96,15 +99,16 @@ class Session:
             ValueError: A value has no place in a create; says which member.
             TurnwireError: The session is over. What the server refuses is raised by the turn.
         """
-        create = build_create(
+        event = build_event(
             input,
             options,
+            self._known_options,
             model=self.model,
             previous_response_id=previous_response_id,
             generate=generate,
             rollout=rollout,
         )
-        return self._connection.start(create, stream_id, event_id)
+        return self._connection.start(event, stream_id, event_id)
 
     async def run(
         self,

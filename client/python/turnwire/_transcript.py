@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from turnwire.v1.client_event_pb2 import Input
 from turnwire.v1.item_pb2 import Item
 
-__all__ = ["Remembered", "Transcript"]
+__all__ = ["Made", "Remembered", "Transcript", "as_made"]
 
 _MAX_ENDS = 64
 _MAX_RENAMED = 256
+
+
+class Made(NamedTuple):
+    """What a turn made."""
+
+    items: tuple[bytes, ...]
+    """Serialized: that is a third of the work of a copy, and hardly any is ever needed."""
+    compaction: int | None
+    """Which of them is the newest compaction."""
+
+
+def as_made(items: Sequence[Item]) -> Made:
+    """Keep what a turn made as it is now."""
+    newest = None
+    for index, item in enumerate(items):
+        if item.WhichOneof("item") == "compaction":
+            newest = index
+    return Made(tuple([item.SerializeToString() for item in items]), newest)
 
 
 @dataclass(slots=True, eq=False)
@@ -63,6 +82,16 @@ class Transcript:
     def __len__(self) -> int:
         return len(self._kept)
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether anything is remembered at all."""
+        return self._most_bytes > 0
+
+    @property
+    def has_renamed(self) -> bool:
+        """Whether a response may have taken over from another."""
+        return bool(self._renamed)
+
     def add(
         self,
         response_id: str,
@@ -70,7 +99,7 @@ class Transcript:
         parent_id: str | None,
         lane: str | None,
         given: Iterable[Item],
-        made: Iterable[Item],
+        made: Made,
         is_stored: bool,
         session: int,
         is_warm_up: bool = False,
@@ -87,7 +116,7 @@ class Transcript:
             session: The session that it was made on.
             is_warm_up: Whether it only prepared a conversation.
         """
-        if self._most_bytes <= 0 or response_id in self._kept:
+        if not self.is_kept or response_id in self._kept:
             return
         parent = None if parent_id is None else self.find(parent_id)
         if parent_id is not None and parent is None:
@@ -97,12 +126,11 @@ class Transcript:
         if parent is not None and parent.steers is not None:
             own = [*parent.steers.items.items, *own]
             parent.steers = None
-        output = list(made)
-        compacted = _newest_compaction(output)
-        if compacted is not None:
-            own, output, parent = [], output[compacted:], None  # It stands for all before it.
-        # Serialized: that is a third of the work of a copy, and hardly any is ever needed.
-        items = tuple([item.SerializeToString() for item in (*own, *output)])
+        output = made.items
+        if made.compaction is not None:
+            # It stands for all before it.
+            own, output, parent = [], output[made.compaction :], None
+        items = (*[item.SerializeToString() for item in own], *output)
         entry = Remembered(
             response_id,
             parent,
@@ -193,10 +221,3 @@ class Transcript:
             entry = entry.parent
             if entry is not None:
                 entry.continued -= 1
-
-
-def _newest_compaction(items: list[Item]) -> int | None:
-    for index in range(len(items) - 1, -1, -1):
-        if items[index].WhichOneof("item") == "compaction":
-            return index
-    return None

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from turnwire._delivery import Delivery
 from turnwire._event import DELTA_ARMS, TERMINAL_ARMS, Event
+from turnwire._news import News
 from turnwire._rejections import rejection, rejection_from_body
 from turnwire._response import Response
 from turnwire._stats import Clock, TurnStats, stats_of
@@ -81,10 +82,9 @@ class TurnState:
         self._bytes_down = 0
         self._first_delta: float | None = None
         self._ended = self.started
-        # Set whenever something changed that a coroutine may wait for.
-        self._news = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
+        self._news = News()
+        self._room: asyncio.Event | None = None
+        """While too much is kept: set when there is room again."""
 
     # What comes in.
 
@@ -134,12 +134,12 @@ class TurnState:
         if self.outcome is None:
             self.outcome = outcome
             self._ended = time.perf_counter()
-            self._news.set()
+            self._news.tell()
 
     def lose(self, error: TurnwireError) -> None:
         """End the turn for good: no more events will come."""
         self.is_over = True
-        self._room.set()
+        self._make_room()
         self.end(error)
 
     def complete(self, event: Event) -> None:
@@ -168,7 +168,7 @@ class TurnState:
         self.append_error = error
         self.append = None
         self._paused_at = time.perf_counter()
-        self._news.set()
+        self._news.tell()
 
     def steer_round(self, items: Sequence[Item]) -> None:
         """Note messages that go into a paused rollout in front of what will be appended."""
@@ -194,21 +194,22 @@ class TurnState:
         self._first_event = self._first_output = None
         self._discard = True
         self._events.clear()
-        self._room.set()
+        self._make_room()
 
     def keep_all(self) -> None:
         """Stop holding up the connection: somebody waits for the end without reading."""
         self._max_events = sys.maxsize
-        self._room.set()
+        self._make_room()
 
     @property
     def is_full(self) -> bool:
         """Whether the user should read before more is taken in."""
-        return not self._room.is_set()
+        return self._room is not None
 
     async def room(self) -> None:
         """Wait until the user has read enough for more to be kept."""
-        await self._room.wait()
+        if self._room is not None:
+            await self._room.wait()
 
     # What a lost connection asks.
 
@@ -240,9 +241,14 @@ class TurnState:
         self._first_delta = None
         self._items.clear()
         self._events.clear()
-        self._room.set()
+        self._make_room()
 
     # What the user takes.
+
+    @property
+    def has_events(self) -> bool:
+        """Whether there is an event to take."""
+        return bool(self._events)
 
     async def next_events(self) -> list[Event]:
         """Wait for events and return all that are there; none when the turn is over.
@@ -251,10 +257,10 @@ class TurnState:
             TurnwireError: The turn is over, and not well.
         """
         while not self._events and self.outcome is None:
-            await self._wait()
+            await self._news.wait()
         events = list(self._events)
         self._events.clear()
-        self._room.set()
+        self._make_room()
         if not events and isinstance(self.outcome, TurnwireError):
             raise self.outcome
         return events
@@ -266,17 +272,22 @@ class TurnState:
                 raise self.outcome
             if self.outcome is not None:
                 return None
-            await self._wait()
+            await self._news.wait()
+        return self.take()
+
+    def take(self) -> Event:
+        """Return the next event, which is there."""
         event = self._events.popleft()
-        if len(self._events) < self._max_events:
-            self._room.set()
+        if self._room is not None and len(self._events) < self._max_events:
+            self._make_room()
         return event
 
     async def result(self) -> Response:
         """Wait for the end, dropping events; raises as above."""
-        self.discard()
+        if self._events or self.outcome is None:
+            self.discard()
         while self.outcome is None:
-            await self._wait()
+            await self._news.wait()
         if isinstance(self.outcome, TurnwireError):
             raise self.outcome
         return self.outcome
@@ -284,7 +295,7 @@ class TurnState:
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until `condition` holds or the turn is over."""
         while self.outcome is None and not condition():
-            await self._wait()
+            await self._news.wait()
 
     def stats(self) -> TurnStats | None:
         """Return what the turn cost; None until it is over."""
@@ -340,13 +351,14 @@ class TurnState:
     def _keep(self, event: Event) -> None:
         if not self._discard:
             self._events.append(event)
-            if len(self._events) >= self._max_events:
-                self._room.clear()
-        self._news.set()
+            if self._room is None and len(self._events) >= self._max_events:
+                self._room = asyncio.Event()
+        self._news.tell()
 
-    async def _wait(self) -> None:
-        self._news.clear()
-        await self._news.wait()
+    def _make_room(self) -> None:
+        if self._room is not None:
+            self._room.set()
+            self._room = None
 
     def _terminal(self, event: Event) -> None:
         self.is_over = True

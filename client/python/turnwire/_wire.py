@@ -130,7 +130,8 @@ class Wire(Protocol):
     async def send(self, event: ClientEvent) -> int:
         """Send an event, in order, waiting for the wire's flow control.
 
-        The session never cancels this unless it aborts the connection.
+        The session never cancels this unless it aborts the connection. What it does until it first
+        waits may happen in another task than the rest.
 
         Returns:
             Payload bytes on the wire.

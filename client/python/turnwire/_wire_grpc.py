@@ -27,13 +27,15 @@ from turnwire.v1.responses_service_pb2 import (
     ListInputItemsResult,
 )
 from turnwire.v1.responses_service_pb2_grpc import ResponsesServiceStub
-from turnwire.v1.server_event_pb2 import ServerFrame
+from turnwire.v1.server_event_pb2 import ServerEvent, ServerFrame
 
 __all__ = ["CHANNEL_OPTIONS", "GrpcWire", "channel_credentials", "open_grpc"]
 
 CONNECT = "/turnwire.v1.SessionService/Connect"
 HEALTH = "/grpc.health.v1.Health/Check"
 RESUME_HEADER = ("turnwire-resume", "1")
+# How each event of a frame begins: its field's number and kind.
+_EVENTS = ServerFrame.EVENTS_FIELD_NUMBER << 3 | 2
 
 CHANNEL_OPTIONS = (
     # The server has the limits; a client that cuts its own answers helps nobody.
@@ -202,10 +204,31 @@ class _Incoming:
         if len(events) == 1:
             self.arrivals = [Arrival(events[0], len(data))]
             return
-        sizes = [event.ByteSize() for event in events]
-        if sizes:
-            sizes[0] += len(data) - sum(sizes)  # The frame's own bytes.
-        self.arrivals = [Arrival(event, size) for event, size in zip(events, sizes, strict=True)]
+        self.arrivals = list(map(Arrival, events, _shares(data, events)))
+
+
+def _shares(frame: bytes, events: Sequence[ServerEvent]) -> list[int]:
+    """Return how many bytes of a frame each of its events takes.
+
+    They stand in front of each event: `ByteSize` would encode it all again.
+    """
+    shares = []
+    start = 0
+    while start < len(frame) and frame[start] == _EVENTS:  # Else a field of a later version.
+        at = start + 1
+        size = frame[at] & 0x7F
+        shift = 0
+        while frame[at] & 0x80:
+            at += 1
+            shift += 7
+            size |= (frame[at] & 0x7F) << shift
+        start = at + 1 + size
+        shares.append(size)
+    if len(shares) != len(events):
+        shares = [event.ByteSize() for event in events]
+    if shares:
+        shares[0] += len(frame) - sum(shares)  # The frame's own bytes.
+    return shares
 
 
 class GrpcUnaryCalls:

@@ -18,7 +18,7 @@ from turnwire._codec import options
 from turnwire._codec.errors import DecodeError, quoted, wrong_type
 from turnwire.v1 import annotations_pb2, tool_pb2
 
-__all__ = ["Decode", "loads", "parse"]
+__all__ = ["JSON_ONLY", "Decode", "loads", "parse"]
 
 Decode = Callable[[Any], Any]
 """From a JSON value to a keyword argument of a message; raises `DecodeError`."""
@@ -32,8 +32,8 @@ _MAX_KEY_CHARS = 64
 _TOOL = options.descriptor_of(tool_pb2.Tool).full_name
 _MAX_LISTS = 32
 _MAX_LIST_BYTES = 262_144
-_JSON_ONLY = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
-_JSON_ONLY |= orjson.OPT_PASSTHROUGH_SUBCLASS
+JSON_ONLY = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+JSON_ONLY |= orjson.OPT_PASSTHROUGH_SUBCLASS
 """What no JSON parser returns is refused, so that equal JSON means equal values."""
 
 _compiled: dict[tuple[Descriptor, bool], Decode] = {}
@@ -198,7 +198,7 @@ class _KnownTools:
 
     def __call__(self, value: Any) -> list[Any]:
         try:
-            text = orjson.dumps(value, option=_JSON_ONLY)
+            text = orjson.dumps(value, option=JSON_ONLY)
         except orjson.JSONEncodeError:
             text = b""
         known = self._known.get(text)

@@ -25,7 +25,7 @@ _Check = Callable[[Any], None]
 _TOOL = options.descriptor_of(tool_pb2.Tool).full_name
 _MAX_REMEMBERED_CHARS = 8_192
 _MAX_REMEMBERED = 1_024
-_MANY = 8
+_MANY = 2
 """From so many tools on, comparing a list with one that was checked is worth it."""
 _MAX_LISTS = 64
 _MAX_LIST_BYTES = 262_144

@@ -23,7 +23,7 @@ from turnwire.openai._pool import Opener, PoolSettings, SessionPool
 from turnwire.openai._running import Running, within
 from turnwire.openai._slots import Identity, Known, Lease
 from turnwire.openai._values import Answer, Exchange, TransportStats
-from turnwire.v1.client_event_pb2 import ResponseCreate
+from turnwire.v1.client_event_pb2 import ClientEvent, ResponseCreate
 from turnwire.v1.response_pb2 import Response
 from turnwire.v1.responses_service_pb2 import CompactRequest, ListInputItemsRequest
 
@@ -166,7 +166,8 @@ class Bridge:
         self, create: ResponseCreate, event_id: str, plan: Plan, lease: Lease, exchange: Exchange
     ) -> Running:
         slot = lease.slot
-        turn = slot.held.session._connection.start(create, slot.lane, event_id, is_exact=True)
+        event = ClientEvent(response_create=create)
+        turn = slot.held.session._connection.start(event, slot.lane, event_id, is_exact=True)
         stats = self._stats
         self._stats = replace(
             stats,

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import asyncio
+
+from turnwire._news import News
+
+
+async def test_all_that_wait_are_woken_once() -> None:
+    news = News()
+    news.tell()
+    async with asyncio.timeout(20):
+        waiting = [asyncio.create_task(news.wait()) for _ in range(3)]
+        await asyncio.sleep(0)
+        late = asyncio.create_task(news.wait())
+        news.tell()
+        await asyncio.gather(*waiting)
+        assert not late.done()
+        news.tell()
+        await late
+
+
+async def test_a_wait_that_was_cancelled_leaves_nothing_behind() -> None:
+    news = News()
+    async with asyncio.timeout(20):
+        for _ in range(3):
+            waiting = asyncio.create_task(news.wait())
+            await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+        assert not news._waiters
+        waiting = asyncio.create_task(news.wait())
+        other = asyncio.create_task(news.wait())
+        await asyncio.sleep(0)
+        news.tell()
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert waiting.cancelled()
+        await other
