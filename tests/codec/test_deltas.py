@@ -89,9 +89,3 @@ def test_what_stands_before_a_text_is_kept_for_short_ones_only() -> None:
         assert len(decoded.response_output_text_delta.delta) == length
 
     assert 0 < len(template._before_text) <= 256
-
-
-def test_a_template_knows_its_public_type() -> None:
-    template = DeltaTemplate("response_output_text_delta", "msg_1", 0, 0, "main")
-
-    assert template.type == "response.output_text.delta"

@@ -63,7 +63,27 @@ async def test_the_window_stays_closed_while_a_message_waits() -> None:
     assert await window.buffer.read_message() == b"one"
     assert window.given_back == 0
     assert await window.buffer.read_message() == b"two"
+    assert window.given_back == 0
+    reading = asyncio.ensure_future(window.buffer.read_message())
+    order: list[int] = []
+    asyncio.get_running_loop().call_soon(lambda: order.append(window.given_back))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert order == [0]  # What was begun before goes first.
     assert window.given_back == 16
+    window.buffer.eof()
+    assert await reading is None
+
+
+async def test_a_buffer_that_is_closed_while_the_window_is_to_be_opened_keeps_count() -> None:
+    window = Window()
+    window.add(message(b"one"))
+    assert await window.buffer.read_message() == b"one"
+    reading = asyncio.ensure_future(window.buffer.read_message())
+    await asyncio.sleep(0)  # It waits, and the window is to be opened next.
+    window.buffer.close()
+    assert await reading is None
+    assert (window.given_back, window.buffer.unacked_size()) == (0, 8)
 
 
 async def test_a_message_over_the_limit_is_known_by_its_prefix() -> None:

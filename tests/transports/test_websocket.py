@@ -27,6 +27,7 @@ from turnwire_server.runtime.connection import Ending
 from turnwire_server.session.events import Outgoing
 from turnwire_server.transports.http import HttpSettings
 from turnwire_server.transports.websocket import WebSocketSettings
+from turnwire_server.transports.websocket_pings import Pings
 
 CREATE = {"type": "response.create", "model": "m", "input": "hi"}
 Socket = aiohttp.ClientWebSocketResponse
@@ -368,6 +369,19 @@ async def test_a_client_without_any_sign_of_life_is_dropped() -> None:
         connection = await services.connection()
         async with asyncio.timeout(20):
             await connection.disconnected.wait()
+
+
+async def test_every_frame_of_a_client_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[Pings] = []
+    monkeypatch.setattr(Pings, "heard", lambda self: heard.append(self))
+    services = FakeServices(lambda connection, event: [created()])
+    async with connected(services, autoping=False) as socket:
+        await socket.pong(b"1")
+        await socket.ping(b"2")
+        await socket.send_json(CREATE)
+        assert (await socket.receive()).type is WSMsgType.PONG
+        assert (await socket.receive()).type is WSMsgType.TEXT
+        assert len(heard) == 3
 
 
 async def test_pings_of_the_client_are_answered() -> None:

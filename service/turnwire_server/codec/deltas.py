@@ -25,11 +25,7 @@ _TEXT = b'"delta":""'
 
 
 class DeltaTemplate:
-    """Encodes the deltas of one part.
-
-    Attributes:
-        type: The events' public `type`.
-    """
+    """Encodes the deltas of one part, for the wire that asks: each form is made on first use."""
 
     __slots__ = (
         "_arm_tag",
@@ -40,7 +36,7 @@ class DeltaTemplate:
         "_json_after",
         "_json_before",
         "_json_between",
-        "type",
+        "_message",
     )
 
     def __init__(
@@ -63,17 +59,18 @@ class DeltaTemplate:
         for name in ("content_index", "summary_index"):
             if name in names:
                 setattr(part, name, index)
+        self._message = event
         self._event: bytes = ServerEvent(stream_id=stream_id).SerializeToString()
         self._fixed: bytes = part.SerializeToString()
         arm = ServerEvent.DESCRIPTOR.fields_by_name[kind]
         self._arm_tag = varint(arm.number << 3 | _LENGTH_DELIMITED)
         self._delta_tag = varint(names["delta"].number << 3 | _LENGTH_DELIMITED)
         self._before_text: dict[int, bytes] = {}
+        self._json_before = self._json_between = self._json_after = b""
 
+    def _make_json(self) -> None:
         # What an id contains cannot be taken for one of these: in a string, quotes are escaped.
-        text = dumps(event)
-        self.type = str(orjson.loads(text)["type"])
-        before, number, rest = text.partition(_NUMBER)
+        before, number, rest = dumps(self._message).partition(_NUMBER)
         between, delta, after = rest.partition(_TEXT)
         self._json_before = before + number[:-1]
         self._json_between = between + delta[:-2]
@@ -81,6 +78,8 @@ class DeltaTemplate:
 
     def json(self, sequence_number: int, text: str) -> bytes:
         """Return the event's public JSON."""
+        if not self._json_before:
+            self._make_json()
         return b"%b%d%b%b%b" % (
             self._json_before,
             sequence_number,

@@ -48,6 +48,12 @@ AnyMessage = TypeVar("AnyMessage", bound=Message)
 _MAX_SALVAGED_CHARS = 1_048_576
 """Beyond it, JSON that is not JSON is not searched for ids."""
 
+_PLAIN = {
+    shapes.ResponseCreate: shapes.Plain(shapes.ResponseCreate),
+    shapes.ResponseCreateEvent: shapes.Plain(shapes.ResponseCreateEvent, known=frozenset({"type"})),
+}
+"""The short look at what comes with every turn; an event's `type` has chosen its shape."""
+
 _NOT_FINITE = re.compile(r".?(NaN|-?Infinity)", re.DOTALL)
 """After the place that the parser gives, or one before it: it gets beyond a minus sign."""
 
@@ -230,8 +236,10 @@ def _decode(
     event_id: str | None,
     stream_id: str | None,
 ) -> AnyMessage | Fault:
+    is_plain = _PLAIN.get(shape)
     try:
-        shape.model_validate(value)
+        if is_plain is None or not is_plain(value):
+            shape.model_validate(value)
         return parse(message_type, value)
     except ValidationError as error:
         return fault_of_shape(error, event_id, stream_id)

@@ -106,6 +106,11 @@ class Schedule:
             refusal=refusal or self._closed,
         )
         self._pin_parent(turn)
+        if self._lanes.is_idle:  # As most creates find them: nobody has to queue.
+            self._lanes.run(turn)
+            self.repeats.add(event_id)
+            self._start(turn)
+            return
         rejection = self._lanes.enqueue(turn)
         if rejection is not None:
             self.reject(rejection, stream_id, event_id)
@@ -230,15 +235,19 @@ class Schedule:
 
     def _start_ready(self) -> None:
         while (turn := self._lanes.pop_ready()) is not None:
-            turn.move(TurnTrigger.START)
-            if turn.refusal is None:
-                self.events += self._steering.start(turn)
-                self.to_start.append(turn)
-                continue
-            turn.move(TurnTrigger.END)
-            self._lanes.release(turn)
-            self._evict_parent(turn)
-            self._answer(turn, turn.refusal)
+            self._start(turn)
+
+    def _start(self, turn: Turn) -> None:
+        """Start a turn whose lane is its own now; one that was refused ends with that."""
+        turn.move(TurnTrigger.START)
+        if turn.refusal is None:
+            self.events += self._steering.start(turn)
+            self.to_start.append(turn)
+            return
+        turn.move(TurnTrigger.END)
+        self._lanes.release(turn)
+        self._evict_parent(turn)
+        self._answer(turn, turn.refusal)
 
     def _answer(self, turn: Turn, rejection: Rejection) -> None:
         """Answer a create that never started."""

@@ -20,6 +20,7 @@ from turnwire_server.session.errors import Rejection
 from turnwire_server.transports.encoding import refused_event, rejection_of
 from turnwire_server.transports.http_errors import RefusedError
 from turnwire_server.transports.turns import overload
+from turnwire_server.transports.websocket_pings import Pings
 from turnwire_server.transports.websocket_socket import FAULTS, Close, Socket, TextSink
 
 __all__ = ["WebSocketBridge", "WebSocketSettings", "subprotocol_token"]
@@ -87,6 +88,7 @@ class WebSocketBridge:
             compress=self._settings.compression,
             max_msg_size=limit + 1,  # aiohttp refuses a message of this size.
             autoclose=False,  # Turns are told before the client's close is answered.
+            autoping=False,  # Pings and pongs are heard, as signs of life.
         )
         if offered and not echoed:
             # aiohttp logs protocols that it does not select, and here they are secrets.
@@ -130,13 +132,16 @@ class WebSocketBridge:
     ) -> Close | None:
         """Hand over what arrives until the socket is closed; return why it must be closed."""
         close: Close | None = None
+        pings = Pings(socket, transport, self._settings.ping_interval_s)
         try:
-            close = await self._read_events(socket, transport, connection)
+            close = await self._read_events(socket, pings, connection)
         except ConnectionError:
             pass
         except Exception as error:  # The reader's outermost frame: a bug must not hang the socket.
             log_bug(logger, "reader failed", error)
             close = (WSCloseCode.INTERNAL_ERROR, b"internal error")
+        finally:
+            pings.stop()
         if close is not None:
             connection.disconnect()
             return close
@@ -146,16 +151,17 @@ class WebSocketBridge:
         return None
 
     async def _read_events(
-        self, socket: Socket, transport: asyncio.Transport, connection: Connection
+        self, socket: Socket, pings: Pings, connection: Connection
     ) -> Close | None:
         while True:
-            try:
-                message = await socket.receive(timeout=self._settings.ping_interval_s)
-            except TimeoutError:
-                if transport.get_write_buffer_size() == 0:  # Else what waits there is the probe.
-                    await socket.ping()
-                continue
+            message = await socket.receive()
+            pings.heard()
             if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
+                if message.type is WSMsgType.PONG:
+                    continue
+                if message.type is WSMsgType.PING:
+                    await socket.pong(message.data)
+                    continue
                 if message.type is WSMsgType.CLOSE:
                     socket.client_code = message.data
                 return self._fault_of(message.data)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from turnwire_server.codec.shapes.base import LITERAL_TAG, Shape
 from turnwire_server.codec.shapes.events import CLIENT_EVENTS, ResponseCreateEvent
+from turnwire_server.codec.shapes.plain import Plain
 from turnwire_server.codec.shapes.requests import (
     CompactRequest,
     CreateConversationItemsRequest,
@@ -24,6 +25,7 @@ __all__ = [
     "CompactRequest",
     "CreateConversationItemsRequest",
     "CreateConversationRequest",
+    "Plain",
     "ResponseCreate",
     "ResponseCreateEvent",
     "Shape",

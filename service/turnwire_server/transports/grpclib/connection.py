@@ -229,7 +229,11 @@ class Processor(protocol.EventsProcessor):
         """Hand over data; padding and nothing are not data."""
         if not event.data and event.stream_ended is None:
             self._bear(self._abuse.idle_frame(self._now()))
-        super().process_data_received(event)
+        stream = self.streams.get(event.stream_id)
+        if stream is not None:
+            stream.buffer.add(event.data, event.flow_controlled_length)
+        else:
+            self.connection.ack(event.stream_id, event.flow_controlled_length)
 
     def process_stream_reset(self, event: StreamReset) -> None:
         """Cancel a call in this very iteration of the loop."""
@@ -243,8 +247,12 @@ class Processor(protocol.EventsProcessor):
 
     def process_window_updated(self, event: WindowUpdated) -> None:
         """Let streams see their new windows."""
-        super().process_window_updated(event)
-        self._bear(self._abuse.window_update(self._wire.writer.frames_sent))
+        if event.stream_id == 0:
+            self.wake_writers()
+        elif (stream := self.streams.get(event.stream_id)) is not None:
+            stream.window_updated.set()
+        if not self._abuse.window_update(self._wire.writer.frames_sent):
+            self._bear(False)
 
     def process_priority_updated(self, event: PriorityUpdated) -> None:
         """Ignore it, but not for ever."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
@@ -10,12 +10,12 @@ from h2.events import ConnectionTerminated, Event
 from h2.exceptions import FrameTooLargeError
 from hyperframe.frame import Frame, GoAwayFrame
 
+from turnwire_server.transports.grpclib.fast_inbound import FRAME_HEAD, take_plain
+
 if TYPE_CHECKING:
     from h2._typing import Buffer
 
 __all__ = ["LeanH2"]
-
-_FRAME_HEAD_BYTES: Final = 9
 
 
 class LeanH2(H2Connection):
@@ -35,13 +35,21 @@ class LeanH2(H2Connection):
         return 0
 
     def receive_data(self, data: Buffer) -> list[Event]:
+        """Process what arrived: plain frames at its beginning in the short way, the rest in h2."""
+        packet = data if isinstance(data, bytes) else bytes(data)
+        events, taken = take_plain(self, packet)
+        if taken == len(packet):
+            return events
+        return events + self._receive_rest(packet[taken:])
+
+    def _receive_rest(self, data: bytes) -> list[Event]:
         """Process what arrived; end the connection at a frame that is announced too large.
 
         h2 would wait for all of it: up to 16 MiB.
         """
         events = super().receive_data(data)
         waiting = self.incoming_buffer._data
-        if len(waiting) >= _FRAME_HEAD_BYTES:
+        if len(waiting) >= FRAME_HEAD.size:
             length = int.from_bytes(waiting[:3])
             if length > self.max_inbound_frame_size:
                 self.close_connection(ErrorCodes.FRAME_SIZE_ERROR)

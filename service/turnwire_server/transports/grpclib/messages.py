@@ -24,8 +24,9 @@ _INLINE_BYTES: Final = 4096
 class MessageBuffer(Buffer):
     """Keeps what arrived as bytes until somebody reads it as messages.
 
-    The peer's window is opened for what the next message still needs, and closed while a whole
-    one waits: a peer that is not read can make us keep one message and one window.
+    The peer's window is opened for what the next message still needs, as soon as somebody waits
+    for it, and closed while a whole one waits: a peer that is not read can make us keep one
+    message and one window.
     """
 
     def __init__(self, ack: Callable[[int], None], *, limit: int, encoding: Encoding) -> None:
@@ -55,10 +56,11 @@ class MessageBuffer(Buffer):
             return
         self._data += data
         self._held += ack_size
-        missing = self._missing()
-        if missing > 0:
+        size = self._size()
+        is_whole = _PREFIX_BYTES + size <= len(self._data)
+        if not is_whole:
             self._release()
-        if missing <= 0 or self._is_too_large():
+        if is_whole or size > self._limit:
             self._wake()
 
     def eof(self) -> None:
@@ -86,16 +88,21 @@ class MessageBuffer(Buffer):
             BadRequestError: It is too large, or not what it says that it is.
         """
         while not self._is_closed:
-            if self._is_too_large():
+            size = self._size()
+            if size > self._limit:
                 raise BadRequestError(
                     grpc.StatusCode.RESOURCE_EXHAUSTED,
-                    f"SERVER: Received message larger than max ({self._size()} vs. {self._limit})",
+                    f"SERVER: Received message larger than max ({size} vs. {self._limit})",
                 )
-            if self._missing() <= 0:
-                return await self._take()
+            if _PREFIX_BYTES + size <= len(self._data):
+                is_compressed, message = self._take(size)
+                return await self._inflated(message) if is_compressed else message
             if self._is_complete:
                 break
-            self._waiter = asyncio.get_running_loop().create_future()
+            loop = asyncio.get_running_loop()
+            if self._held:  # Not at once: what the last message set off goes first.
+                loop.call_soon(self._release)
+            self._waiter = loop.create_future()
             try:
                 await self._waiter
             finally:
@@ -112,30 +119,23 @@ class MessageBuffer(Buffer):
             return 0
         return int.from_bytes(self._data[1:_PREFIX_BYTES])
 
-    def _missing(self) -> int:
-        return _PREFIX_BYTES + self._size() - len(self._data)
-
-    def _is_too_large(self) -> bool:
-        return self._size() > self._limit
-
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def _release(self) -> None:
-        if self._held:
+        if self._held and not self._is_closed:
             held, self._held = self._held, 0
             self._ack(held)
 
-    async def _take(self) -> bytes:
-        end = _PREFIX_BYTES + self._size()
+    def _take(self, size: int) -> tuple[int, bytes]:
+        """Return the next message, of `size` bytes, and whether it is compressed."""
+        end = _PREFIX_BYTES + size
         is_compressed = self._data[0] & 1
         with memoryview(self._data) as view:
             message = bytes(view[_PREFIX_BYTES:end])
         del self._data[:end]
-        if self._missing() > 0:
-            self._release()
-        return await self._inflated(message) if is_compressed else message
+        return is_compressed, message
 
     async def _inflated(self, message: bytes) -> bytes:
         if self._encoding == "identity":

@@ -1,0 +1,111 @@
+"""The short look at a create never lets pass what its shape would not."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import orjson
+import pytest
+from pydantic import ValidationError
+
+from turnwire_server.codec import requests, shapes
+from turnwire_server.codec.faults import Fault
+from turnwire_server.codec.requests import decode_client_event
+
+SHAPE = shapes.ResponseCreateEvent
+is_plain = shapes.Plain(SHAPE, known=frozenset({"type"}))
+USUAL: dict[str, Any] = {
+    "type": "response.create",
+    "event_id": "event_1",
+    "model": "m",
+    "input": "Hi",
+    "instructions": "Be brief.",
+    "previous_response_id": "resp_1",
+    "store": False,
+    "stream": True,
+    "parallel_tool_calls": None,
+    "temperature": 0.5,
+    "max_output_tokens": 100,
+    "include": ["reasoning.encrypted_content"],
+    "metadata": {"a": "b"},
+    "reasoning": {"effort": "low", "summary": None},
+    "text": {"verbosity": "low"},
+    "stream_options": {"include_obfuscation": False},
+    "image": [{"any": 1}],
+    "unknown": {"of": ["any", 1]},
+}
+VALUES: list[Any] = [
+    *(None, True, False, 0, 1, -1, 2**32 - 1, 2**32, 10**400, 0.5, -0.0, 1e300),
+    *(float("inf"), float("nan"), "", "text", "auto", "response.cancel"),
+    *([], ["a"], ["a", 1], [None], {}, {"a": "b"}, {"a": 1}, {"a": None}),
+    {str(number): "x" for number in range(2000)},
+    *({"effort": "low"}, {"effort": 1}, {"verbosity": "x"}, {"format": {"type": "text"}}),
+    *({"format": {}}, {"id": "x"}, {"id": 1}, {"include_obfuscation": 1}, {"prewarm": True}),
+    *([{"role": "user", "content": "Hi"}], [{"type": "none"}], [{"type": "compaction"}]),
+]
+
+
+def is_right(value: Any) -> bool:
+    try:
+        SHAPE.model_validate(value)
+    except ValidationError:
+        return False
+    return True
+
+
+def test_what_most_creates_are_made_of_passes() -> None:
+    for name, content in USUAL.items():
+        assert is_plain({name: content}), name
+    assert is_plain(USUAL) and is_right(USUAL)
+
+
+@pytest.mark.parametrize("name", sorted(SHAPE.model_fields))
+def test_no_member_passes_that_its_shape_refuses(name: str) -> None:
+    passed = 0
+    for value in VALUES if name != "type" else ():
+        if is_plain({name: value}):
+            passed += 1
+            assert is_right({"type": "response.create", name: value}), value
+    assert passed or name == "type"
+
+
+def test_a_wrong_member_among_right_ones_does_not_pass() -> None:
+    chance = random.Random(1)
+    names = [name for name in SHAPE.model_fields if name != "type"]
+    results = set()
+    for _ in range(3000):
+        value = {**USUAL, chance.choice(names): chance.choice(VALUES)}
+        passes = is_plain(value)
+        assert is_right(value) or not passes
+        results.add(passes)
+    assert results == {True, False}
+
+
+@pytest.mark.parametrize("value", [None, "x", ["x"], 1])
+def test_only_objects_pass(value: Any) -> None:
+    assert not is_plain(value)
+
+
+def test_a_shape_that_requires_members_cannot_be_looked_at_in_short() -> None:
+    with pytest.raises(AssertionError):
+        shapes.Plain(SHAPE)
+
+
+def test_a_usual_create_is_not_shown_to_pydantic_and_a_wrong_one_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown: list[Any] = []
+    validate = SHAPE.model_validate
+
+    def seen(value: Any) -> Any:
+        shown.append(value)
+        return validate(value)
+
+    monkeypatch.setattr(SHAPE, "model_validate", seen)
+    assert not isinstance(decode_client_event(orjson.dumps(USUAL)), Fault)
+    assert not shown
+    wrong = decode_client_event(orjson.dumps({**USUAL, "store": "yes"}))
+    assert isinstance(wrong, Fault) and wrong.param == "store"
+    assert len(shown) == 1
+    assert set(requests._PLAIN) == {shapes.ResponseCreate, SHAPE}
