@@ -101,6 +101,10 @@ class Rig:
     def send(self, text: str | None = None) -> bool:
         return self.outbox.send(ServerEvent() if text is None else Delta(PART, 0, text))
 
+    def send_all(self, *texts: str | None, at_once: bool = True) -> bool:
+        events = [ServerEvent() if text is None else Delta(PART, 0, text) for text in texts]
+        return self.outbox.send_all(events, at_once=at_once)
+
     async def speed_up(self, gap_s: float) -> None:
         """Let deltas come every `gap_s` for so long that the outbox knows the rate."""
         for _ in range(100):
@@ -158,6 +162,111 @@ async def test_what_needs_no_waiting_wakes_no_task():
         assert r.outbox.bytes_written == 2
         if isinstance(r.wire, PromptWire):
             assert r.wire.prompt_writes == r.wire.writes
+
+
+async def test_what_is_sent_at_once_leaves_in_the_same_call_where_nobody_must_be_waited_for():
+    async with rig() as r:
+        r.send("a")
+        assert r.send_all("b", None)
+        assert r.wire.writes == (1 if isinstance(r.wire, PromptWire) else 0)
+        assert await r.wire.next_batch() == [b"a", b"b", b"event"]
+        await r.settle()
+        assert r.wire.writes == 1
+        r.send("c")
+        assert await r.wire.next_batch() == [b"c"]
+        assert r.outbox.bytes_written == 8
+
+
+async def test_events_that_are_together_leave_with_all_else_of_the_same_tick():
+    async with rig() as r:
+        r.send_all("a", None, at_once=False)
+        r.send_all("b", "c", at_once=False)
+        assert r.wire.writes == 0
+        assert await r.wire.next_batch() == [b"a", b"event", b"b", b"c"]
+
+
+async def test_what_is_sent_at_once_takes_along_what_waits_for_company():
+    async with rig(fast_window_s=NEVER_S, fastest_window_s=NEVER_S) as r:
+        await r.speed_up(0.001)
+        r.send("a")
+        r.send_all("b", None)
+        assert await r.wire.next_batch() == [b"a", b"b", b"event"]
+        await r.settle()
+        assert r.wire.writes == 2
+        r.send("c")  # the wait of the first one is over and ends no other's
+        await r.settle()
+        assert r.wire.writes == 2
+
+
+async def test_what_is_sent_at_once_does_not_overtake_a_write_that_waits():
+    async with rig() as r:
+        r.wire.stop_reading()
+        r.send("a")
+        await r.wire.until_stuck()
+        gate = r.wire.let_others_pass()
+        r.send_all("b", "c")
+        await r.settle()
+        gate.release()
+        assert await r.wire.next_batch() == [b"a"]
+        assert await r.wire.next_batch() == [b"b", b"c"]
+
+
+async def test_what_is_sent_at_once_to_a_peer_that_does_not_read_waits_for_it():
+    async with rig(outbox_bytes=4) as r:
+        r.wire.stop_reading()
+        assert not r.send_all("ab", "cd")
+        await r.wire.until_stuck()
+        drained = asyncio.create_task(r.outbox.drain())
+        await r.settle()
+        assert not drained.done()
+        r.wire.read(10)
+        assert await r.wire.next_batch() == [b"ab", b"cd"]
+        async with asyncio.timeout(20):
+            await drained
+        assert r.send_all("e", "f")
+
+
+async def test_there_is_room_when_all_that_was_too_much_has_left_at_once():
+    async with rig(outbox_bytes=4) as r:
+        assert r.send_all("ab", "cd") == isinstance(r.wire, PromptWire)
+        async with asyncio.timeout(20):
+            await r.outbox.drain()
+        assert await r.wire.next_batch() == [b"ab", b"cd"]
+        assert r.send("e")
+
+
+async def test_what_cannot_be_encoded_does_not_keep_what_was_sent_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async with rig() as r:
+
+        def encode(event: Outgoing) -> bytes:
+            assert isinstance(event, Delta)
+            return event.text.encode()
+
+        monkeypatch.setattr(r.wire, "encode", encode)
+        with pytest.raises(AssertionError):
+            r.send_all("a", None)
+        assert await r.wire.next_batch() == [b"a"]
+
+
+async def test_no_events_are_no_write():
+    async with rig() as r:
+        assert r.send_all()
+        await r.settle()
+        assert r.wire.writes == 0
+
+
+async def test_nothing_is_written_at_once_when_the_peer_is_gone_or_the_outbox_is_closed():
+    async with rig() as r:
+        r.outbox.close()
+        async with asyncio.timeout(20):
+            await r.run
+        r.send_all("a", "b")
+        r.outbox.break_off()
+        assert r.send_all("c", "d")
+        await r.settle()
+        assert r.wire.writes == 0
 
 
 async def test_nothing_overtakes_a_write_that_waits():

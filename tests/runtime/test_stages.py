@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from harness.clock import ManualClock
+from turnwire.v1.response_pb2 import Timing
 from turnwire_server.ports.renderer import Rendered, RerenderReason
 from turnwire_server.runtime.stages import Stages
 from turnwire_server.session.prompt import Prompt
@@ -44,7 +45,8 @@ def test_overhead_is_all_that_is_not_inference():
     ):
         clock.advance(seconds)
         stages.mark(stage)
-    timing = stages.timing(rendered(10), cached=90, output=7)
+    timing = Timing()
+    stages.write(timing, rendered(10), cached=90, output=7)
     assert timing.queue_ms == 0
     assert timing.resolve_ms == 500
     assert timing.validate_ms == 250
@@ -59,7 +61,8 @@ def test_overhead_is_all_that_is_not_inference():
 
 def test_stages_that_a_turn_did_not_have_took_no_time():
     clock = ManualClock()
-    timing = Stages(clock, clock.monotonic()).timing(rendered(1), cached=0, output=0)
+    timing = Timing()
+    Stages(clock, clock.monotonic()).write(timing, rendered(1), cached=0, output=0)
     assert timing.overhead_ms == 0
     assert timing.prefill_ms == 0
 
@@ -70,8 +73,9 @@ def test_stages_that_a_turn_did_not_have_took_no_time():
 )
 def test_what_was_sent_is_what_was_rendered_without_the_head(reason, tokens, sent):
     clock = ManualClock()
-    timing = Stages(clock, clock.monotonic()).timing(
-        rendered(tokens, reason=reason), cached=0, output=0
+    timing = Timing()
+    Stages(clock, clock.monotonic()).write(
+        timing, rendered(tokens, reason=reason), cached=0, output=0
     )
     assert (timing.tokens.input, timing.tokens.rendered, timing.tokens.sent) == (100, tokens, sent)
     assert timing.rerender_reason == reason
@@ -79,5 +83,6 @@ def test_what_was_sent_is_what_was_rendered_without_the_head(reason, tokens, sen
 
 def test_no_more_tokens_are_cached_than_the_prompt_has():
     clock = ManualClock()
-    timing = Stages(clock, clock.monotonic()).timing(rendered(1, ids=5), cached=9, output=0)
+    timing = Timing()
+    Stages(clock, clock.monotonic()).write(timing, rendered(1, ids=5), cached=9, output=0)
     assert timing.tokens.cached == 5

@@ -55,6 +55,18 @@ def test_forks_share_their_parent_and_do_not_see_each_other():
     assert (texts(left), texts(right), texts(parent)) == (["a", "left"], ["a", "right"], ["a"])
 
 
+def test_calls_stay_open_behind_messages_and_are_answered_in_one_branch_only():
+    asked = EMPTY.extended([user("a"), call("c1"), call("c2", status=ITEM_STATUS_INCOMPLETE)])
+    later = asked.extended([user("b"), assistant("c")])
+    assert (later.open_calls, later.cut_calls) == (asked.open_calls, asked.cut_calls)
+    assert (later.tool_outputs, later.last_user_text) == (0, "b")
+    answered = later.extended([user("d"), call_output("c1"), assistant("e"), call_output("c2")])
+    assert not answered.open_calls and not answered.cut_calls
+    assert set(later.open_calls) == set(asked.open_calls) == {"c1"}
+    assert set(later.cut_calls) == set(asked.cut_calls) == {"c2"}
+    assert (answered.tool_outputs, answered.last_user_text) == (2, "d")
+
+
 def test_nothing_new_is_the_same_conversation():
     parent = EMPTY.extended([user("a")])
     assert parent.extended([]) is parent

@@ -17,7 +17,7 @@ from turnwire.v1.response_pb2 import (
     TextFormat,
     TextFormatJsonSchema,
 )
-from turnwire_server.session.create_rules import TIMING, check_create
+from turnwire_server.session.create_rules import TIMING, check_create, check_own
 
 
 def check(*, stream_id=None, is_persistent=True, model="m", **fields):
@@ -225,3 +225,26 @@ def test_a_bad_format_is_refused_with_its_path(text, code, param):
 def test_the_codes_are_those_of_the_contract():
     assert check(background=True).reason == error_pb2.ERROR_REASON_UNSUPPORTED_PARAMETER
     assert check(temperature=9).reason == error_pb2.ERROR_REASON_INVALID_VALUE
+
+
+@pytest.mark.parametrize(
+    ("fields", "how", "param"),
+    [
+        ({"background": True}, {}, "background"),
+        ({"generate": False}, {"is_persistent": False}, "generate"),
+        ({}, {"is_persistent": False, "stream_id": "lane"}, "stream_id"),
+        (
+            {"conversation": ConversationReference(id="c"), "previous_response_id": "r"},
+            {},
+            "conversation",
+        ),
+        ({"metadata": {"key": "x" * 513}}, {}, "metadata.key"),
+    ],
+)
+def test_what_settings_do_not_decide_is_checked_by_itself_too(fields, how, param):
+    how = {"stream_id": None, "is_persistent": True, **how}
+    create = ResponseCreate(model="m", **fields)
+    assert check_own(ResponseCreate(model="m", truncation="?"), **how | {"stream_id": None}) is None
+    rejection = check_own(create, **how)
+    assert refused(rejection)[1] == param
+    assert rejection == check_create(create, **how)

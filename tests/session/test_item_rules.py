@@ -93,9 +93,9 @@ def refused(*items, **options):
     return rejection.code, rejection.param
 
 
-def check_text(text, conversation=EMPTY):
+def check_text(text, conversation=EMPTY, outputs_required=True):
     rules = ItemRules(new_ids(), lambda item_id: None, ToolCatalogue())
-    return rules.check(Input(text=text), conversation, outputs_required=True)
+    return rules.check(Input(text=text), conversation, outputs_required=outputs_required)
 
 
 def message(role, *parts):
@@ -103,6 +103,23 @@ def message(role, *parts):
 
 
 # What an input is.
+
+
+def test_a_text_is_held_to_the_same_rules_as_its_message():
+    asked = EMPTY.extended([user(), call("call_1")])
+    for parent in (EMPTY, EMPTY.extended([user(), assistant("a")]), asked):
+        for outputs_required in (True, False):
+            as_text = check_text("x", parent, outputs_required)
+            as_item = check(user("x"), conversation=parent, outputs_required=outputs_required)
+            if isinstance(as_item, CheckedInput):
+                (item,) = as_item.items
+                assert as_text == CheckedInput(as_text.items)
+                assert item_text(as_text.items[0].message.content) == item_text(
+                    item.message.content
+                )
+                assert as_text.items[0].message.id == item.message.id
+            else:
+                assert as_text == as_item and as_item.message.endswith("call_1.")
 
 
 def test_a_text_is_one_user_message():

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from turnwire.v1 import response_pb2
-from turnwire.v1.client_event_pb2 import ConversationReference, ResponseCreate
+from turnwire.v1.client_event_pb2 import ConversationReference, Input, ResponseCreate
 from turnwire.v1.response_pb2 import (
     Conversation,
     PromptCacheOptions,
@@ -14,16 +14,18 @@ from turnwire.v1.response_pb2 import (
     Warning,
 )
 from turnwire.v1.tool_pb2 import FunctionTool, NamedToolChoice, Tool, ToolChoice
+from turnwire_server.session.create_rules import OF_ONE_TURN
 from turnwire_server.session.presence import has, number
-from turnwire_server.session.responses import new_response, usage_of
+from turnwire_server.session.responses import new_response, shown_settings, usage_of
 
 
 def respond(tools=b"", warnings=(), event_id=None, **fields):
+    create = ResponseCreate(model="m", **fields)
     return new_response(
-        ResponseCreate(model="m", **fields),
+        create,
         response_id="resp_1",
         created_at=1_800_000_000,
-        tools=tools,
+        settings=shown_settings(create, tools) if tools else None,
         warnings=warnings,
         event_id=event_id,
     )
@@ -116,6 +118,40 @@ def test_a_response_echoes_what_was_asked_for():
     assert (response.prompt_cache_key, response.prompt_cache_retention) == ("key", "24h")
     assert response.prompt_cache_options.ttl == "1h"
     assert (response.safety_identifier, response.user) == ("s", "u")
+
+
+OWN = {
+    "conversation": ConversationReference(id="conv_1"),
+    "input": Input(text="Hi"),
+    "instructions": "Be brief.",
+    "metadata": {"k": "v"},
+    "previous_response_id": "resp_0",
+    "prompt": PromptTemplate(id="pmpt_1"),
+    "prompt_cache_key": "key",
+    "safety_identifier": "s",
+    "user": "u",
+}
+
+
+def test_settings_are_shown_the_same_for_all_turns_that_have_them():
+    assert set(OWN) == OF_ONE_TURN
+    settings = {
+        "model": "m",
+        "store": False,
+        "max_output_tokens": 5,
+        "tool_choice": {"mode": "none"},
+    }
+    shown = shown_settings(ResponseCreate(**settings, **OWN))
+    assert shown == shown_settings(ResponseCreate(**settings))
+    for own in ({}, OWN):
+        create = ResponseCreate(**settings, **own)
+        made = [
+            new_response(create, response_id="resp_1", created_at=1, settings=known)
+            for known in (None, shown)
+        ]
+        assert made[0] == made[1]
+        assert made[0].instructions == own.get("instructions", "")
+        assert (made[0].max_output_tokens, made[0].tool_choice.mode) == (5, "none")
 
 
 def test_an_empty_parent_id_is_none():

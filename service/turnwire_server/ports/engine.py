@@ -35,7 +35,7 @@ ALL_SAMPLING = frozenset({"temperature", "top_p", "presence_penalty", "frequency
 """Names of the sampling parameters that a create may have."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: made per turn, and that takes thrice as long
 class Sampling:
     """How to choose tokens. None means the engine's own default."""
 
@@ -57,7 +57,7 @@ class Constraint:
     """The JSON Schema as JSON text, the regex or the grammar; "" for `json_object`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: made per turn, and that takes thrice as long
 class TurnOutline:
     """Plain facts about the turn for engines that act a part (`sim`); real engines ignore it."""
 
@@ -74,7 +74,7 @@ class TurnOutline:
     """`summary` when the model is asked to sum the conversation up (a compaction)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: made per turn, and that takes thrice as long
 class EngineRequest:
     """One generation."""
 

@@ -21,7 +21,7 @@ class LedgerFailure(Exception):
     """Usage cannot be kept. `str()` is a sentence for the operator, without secrets."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: two are made per turn, and that takes thrice as long
 class UsageRecord:
     """What one response used; the key is the response id. Names and numbers, never content."""
 

@@ -44,7 +44,7 @@ class ToolForce:
     """Whether more calls may follow the first."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: made per turn, and that takes thrice as long
 class RenderRequest:
     """One turn to render."""
 
@@ -66,7 +66,7 @@ class RenderRequest:
     """False for a warm-up: the ids end where the next items go, without a generation prompt."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: made per turn
 class Rendered:
     """A prompt, ready for an engine."""
 

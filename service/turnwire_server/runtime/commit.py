@@ -49,11 +49,12 @@ async def commit(
 ) -> None:
     """End a turn whose generation is over: keep it, then send the terminal event."""
     events = _terminal(run, checked, finish)
+    response = run.assembler.response
     if checked.is_stored:
         # From here on it may be fetched, also if we die before it is settled.
-        note_progress(run, run.assembler.response.usage)
+        note_progress(run, response.usage)
     outcome = None
-    if run.assembler.response.status != response_pb2.RESPONSE_STATUS_FAILED:
+    if response.status != response_pb2.RESPONSE_STATUS_FAILED:
         try:
             outcome = await _keep(run, checked, rendered, finish)
         except ConversationConflict:  # another server process was faster
@@ -63,19 +64,19 @@ async def commit(
             log_bug(_log, f"commit failed {run.log_ids}", bug)
             code = error_code(error_pb2.ERROR_REASON_SERVER_ERROR)
             events[-1] = run.assembler.fail_instead(code, _NOT_KEPT)
-    if run.assembler.response.status == response_pb2.RESPONSE_STATUS_FAILED:
+    if response.status == response_pb2.RESPONSE_STATUS_FAILED:
         await keep_failed(run)
     run.stages.mark("commit")
     if checked.wants_timing:
-        timing = run.stages.timing(
+        shown = terminal_response(events[-1])
+        assert shown is not None  # the last event is terminal
+        run.stages.write(
+            shown.turnwire.timing,
             run.whole_prompt,
             cached=run.cached_tokens,
             output=run.output_tokens,
             own=len(rendered.prompt.ids) - run.input_tokens,
         )
-        shown = terminal_response(events[-1])
-        assert shown is not None  # the last event is terminal
-        shown.turnwire.timing.CopyFrom(timing)
     end(run, outcome, events)
 
 

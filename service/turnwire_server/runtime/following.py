@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from turnwire.v1 import error_pb2, server_event_pb2
@@ -34,6 +34,12 @@ class EndlessOutlet:
     def send(self, event: Outgoing) -> bool:
         """Send an event; there is room for more."""
         self._take(event)
+        return True
+
+    def send_all(self, events: Sequence[Outgoing], *, at_once: bool) -> bool:
+        """Send events; there is room for more."""
+        for event in events:
+            self._take(event)
         return True
 
     async def drain(self) -> None:

@@ -95,6 +95,7 @@ class SessionHost:
     def receive(self, event: client_event_pb2.ClientEvent, size: int) -> None:
         """Take a client event of `size` bytes on the wire."""
         now = self._services.clock.monotonic()
+        known_id = ""
         if event.HasField("response_create"):
             refusal = self._services.refusal(self.tenant)
             if refusal is not None:
@@ -102,13 +103,18 @@ class SessionHost:
                 return self.reject(
                     refusal, stream_id=lane, event_id=event.event_id, event=event, size=size
                 )
-            if self._events is not None and event.response_create.previous_response_id:
-                self._events.continued(event.response_create.previous_response_id)
+            if self._events is not None:
+                known_id = event.response_create.previous_response_id
         self.session.receive(event, size=size, now=now)
         if self._events is None and self.session.resume_token is not None:
             self._events = EventLog(self._services.settings.resume_buffer_bytes)
             self._services.sessions.add(self)
         self.pull()
+        if known_id and self._events is not None:
+            # Behind the turn's first step, and behind the write of what that says: to forget a
+            # long answer takes longer than either.
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self._events.continued, known_id)
 
     def reject(
         self,
@@ -225,10 +231,21 @@ class SessionHost:
 
     def send_logged(self, event: Outgoing, response_id: str) -> bool:
         """Log an event of a turn and send it; return whether there is room for more."""
+        self._log_event(event, response_id)
+        return self._outlet.send(event) if self._outlet is not None else True
+
+    def send_all_logged(
+        self, events: Sequence[Outgoing], response_id: str, *, at_once: bool
+    ) -> bool:
+        """Log events of a turn and send them, see `Outlet.send_all`."""
+        for event in events:
+            self._log_event(event, response_id)
+        return self._outlet is None or self._outlet.send_all(events, at_once=at_once)
+
+    def _log_event(self, event: Outgoing, response_id: str) -> None:
         if self._events is not None:
             is_numbered = isinstance(event, Delta) or _has_place(event)
             self._events.add(event, response_id if is_numbered else None)
-        return self._outlet.send(event) if self._outlet is not None else True
 
     async def drain(self) -> None:
         """Wait until there is room, or nobody who reads."""
@@ -298,6 +315,9 @@ class _LoggedOutlet:
 
     def send(self, event: Outgoing) -> bool:
         return self._host.send_logged(event, self._response_id)
+
+    def send_all(self, events: Sequence[Outgoing], *, at_once: bool) -> bool:
+        return self._host.send_all_logged(events, self._response_id, at_once=at_once)
 
     async def drain(self) -> None:
         await self._host.drain()

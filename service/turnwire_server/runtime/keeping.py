@@ -27,6 +27,11 @@ __all__ = ["Keeping", "keep_begun", "keep_failed", "status_of", "stored_response
 
 _log = logging.getLogger("turnwire.runtime")
 
+_STATUSES = {
+    status: name.removeprefix("RESPONSE_STATUS_").lower()
+    for name, status in response_pb2.ResponseStatus.items()
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
@@ -38,8 +43,7 @@ class Keeping:
 
 def status_of(response: response_pb2.Response) -> str:
     """Return the public status."""
-    name = response_pb2.ResponseStatus.Name(response.status)
-    return name.removeprefix("RESPONSE_STATUS_").lower()
+    return _STATUSES[response.status]
 
 
 def stored_response(

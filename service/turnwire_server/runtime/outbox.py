@@ -4,8 +4,9 @@ A write costs about the same for one event as for sixteen, so what matters is ho
 there are. `send` is synchronous and only queues; the writer takes all that is ready at once.
 Deltas may wait for company for a few milliseconds when they come fast; everything else, and the
 first event after a quiet spell, goes at once. While a write is in flight, all that becomes ready
-shares the next. A sink that mostly need not be waited for is written to from the loop itself; the
-writer's task is for what must wait.
+shares the next. A sink that mostly need not be waited for is written to from the loop itself, or
+from the turn that begins or ends an item or itself while no other one runs; the writer's task is
+for what must wait.
 """
 
 from __future__ import annotations
@@ -61,6 +62,17 @@ class Outlet(Protocol):
         """Send an event; return whether there is room for more."""
         ...
 
+    def send_all(self, events: Sequence[Outgoing], *, at_once: bool) -> bool:
+        """Send events that are there together; return whether there is room for more.
+
+        Args:
+            events: The events, in order.
+            at_once: Whether they leave in this very call if they need not wait for the peer: for
+                a turn that is the only one with anything to say. Else the events of all that
+                happens in one iteration of the loop share a write.
+        """
+        ...
+
     async def drain(self) -> None:
         """Wait until there is room, or nobody who reads. Cancelling is safe."""
         ...
@@ -85,8 +97,12 @@ class Outbox:
         self._is_writing = False
         """Whether the writer is in the middle of a write."""
         self._wake = asyncio.Event()
+        self._is_awake = False
+        """Whether the writer was woken and has not begun; an event is slow to ask."""
         self._room = asyncio.Event()
         self._room.set()
+        self._is_full = False
+        """Whether there is no room; asked for every write, and an event is set in Python."""
         self._calm = asyncio.Event()
         self._calm.set()
         self._timer: asyncio.TimerHandle | None = None
@@ -109,26 +125,46 @@ class Outbox:
         """
         if self.is_broken:
             return True
-        encoded = self._sink.encode(event)
-        self._push(encoded)
+        has_room = self._push(self._sink.encode(event))
         now = self._clock.monotonic()
         gap = now - self._last_event_at
         self._last_event_at = now
+        window = 0.0
         if isinstance(event, Delta):
             self._interval += (min(gap, 1.0) - self._interval) * _SMOOTHING
-            window = self._window(gap)
-        else:
-            window = 0.0
+            if self._interval <= _FAST and gap < self._settings.quiet_s:
+                window = self._window()
         if window == 0.0:
             if not self._is_due:
                 self.flush()
         elif self._timer is None and not self._is_due:
             self._timer = self._loop.call_later(window, self.flush)
+        return has_room
+
+    def send_all(self, events: Sequence[Outgoing], *, at_once: bool) -> bool:
+        """Queue events that are there together, and write them `at_once` where that is asked for.
+
+        Returns:
+            As `send` does.
+        """
+        if self.is_broken or not events:
+            return True
+        try:
+            for event in events:
+                self._push(self._sink.encode(event))
+        finally:  # one that cannot be encoded does not keep those before it
+            self._last_event_at = self._clock.monotonic()
+            if at_once and self._prompt is not None and not self._closed:
+                if self._timer is not None:
+                    self._cancel_timer(self._timer)
+                self._is_due = True
+                self._write_now(self._prompt)
+            elif not self._is_due:
+                self.flush()
         return self._bytes + self._in_flight < self._settings.outbox_bytes
 
-    def _window(self, gap: float) -> float:
-        if gap >= self._settings.quiet_s or self._interval > _FAST:
-            return 0.0
+    def _window(self) -> float:
+        """Return how long fast deltas wait for company."""
         if self._interval > _FASTEST:
             return self._settings.fast_window_s
         return self._settings.fastest_window_s
@@ -142,34 +178,45 @@ class Outbox:
             self._push(beat)
             self.flush()
 
-    def _push(self, encoded: bytes) -> None:
+    def _push(self, encoded: bytes) -> bool:
+        """Queue an encoded event; return whether there is room for more."""
         self._queue.append(encoded)
         self._bytes += len(encoded)
         waiting = self._bytes + self._in_flight
-        if waiting >= self._settings.outbox_bytes:
-            self._room.clear()
+        if waiting < self._settings.outbox_bytes:
+            return True
+        self._is_full = True
+        self._room.clear()
         if waiting >= 2 * self._settings.outbox_bytes:
             self._calm.clear()
+        return False
 
     def flush(self) -> None:
         """Let what is queued leave in the next tick of the loop."""
         if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+            self._cancel_timer(self._timer)
         self._is_due = True
         prompt = self._prompt
         if prompt is None or self._is_writing or self._closed or self.is_broken:
-            self._wake.set()
-        elif not self._wake.is_set():
+            self._wake_writer()
+        elif not self._is_awake:
             self._loop.call_soon(self._write_now, prompt)
+
+    def _wake_writer(self) -> None:
+        self._is_awake = True
+        self._wake.set()
+
+    def _cancel_timer(self, timer: asyncio.TimerHandle) -> None:
+        timer.cancel()
+        self._timer = None
 
     def _write_now(self, prompt: PromptSink) -> None:
         """Write what is due at once, else let the writer do it."""
-        if not self._is_due or self._wake.is_set():
+        if not self._is_due or self._is_awake:
             return
         size = self._bytes
         if self._is_writing or not self._queue or not prompt.write_now(self._queue):
-            self._wake.set()
+            self._wake_writer()
             return
         self._is_due = False
         self._queue.clear()
@@ -207,10 +254,12 @@ class Outbox:
     def _wrote(self, size: int) -> None:
         self.bytes_written += size
         self.last_write_at = self._clock.monotonic()
-        self._make_room()
+        if self._is_full:
+            self._make_room()
 
     def _make_room(self) -> None:
         if self._bytes < self._settings.outbox_bytes:
+            self._is_full = False
             self._room.set()
             self._calm.set()
 
@@ -223,7 +272,7 @@ class Outbox:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            self._is_due = False
+            self._is_awake = self._is_due = False
             size = self._in_flight = self._bytes
             self._bytes = 0
             if self._queue and not self.is_broken:

@@ -23,7 +23,7 @@ longer: every truncation costs a whole new prompt, so it must not come with ever
 _MOST_FREED_PART = 2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: made per turn
 class Ready:
     """A turn that can begin."""
 
@@ -32,21 +32,23 @@ class Ready:
     rendered: Rendered
 
 
-def prepare(checked: CheckedCreate, parent: Parent) -> Ready | Rejection:
+def prepare(
+    checked: CheckedCreate, parent: Parent, *, wire_bytes: int | None = None
+) -> Ready | Rejection:
     """Render what is new behind `parent`.
 
     With `truncation: auto`, whole turns of a conversation that is too long are left out, oldest
     first, and what continues the turn does not have them either. Refused is what does not fit.
+
+    Args:
+        checked: The create.
+        parent: What it continues.
+        wire_bytes: How long the create was on the wire, None when that is not known.
     """
-    size, most = checked.create.ByteSize(), _MAX_BYTES_PER_TOKEN * _context(checked)
-    if size > most:
-        size -= sum(map(_image_bytes, checked.items))
-    if size > most:  # before it costs seconds to render
-        return Rejection(
-            error_pb2.ERROR_REASON_CONTEXT_LENGTH_EXCEEDED,
-            f"The request is {size} bytes; the model's context is {_context(checked)} tokens.",
-            param="input",
-        )
+    if wire_bytes is None or wire_bytes > checked.context_length or checked.is_filled:
+        rejection = _check_size(checked)  # else it cannot be: that is only grown by a few ids
+        if rejection is not None:
+            return rejection
     request = checked.render_request(parent)
     rendered = render(checked, request)
     if isinstance(rendered, Rejection):
@@ -56,6 +58,20 @@ def prepare(checked: CheckedCreate, parent: Parent) -> Ready | Rejection:
     if checked.create.truncation == "auto":
         return _truncated(checked, parent, request) or _too_long(checked, rendered)
     return _too_long(checked, rendered)
+
+
+def _check_size(checked: CheckedCreate) -> Rejection | None:
+    """Refuse what cannot fit before it costs seconds to render."""
+    size, most = checked.create.ByteSize(), _MAX_BYTES_PER_TOKEN * checked.context_length
+    if size > most:
+        size -= sum(map(_image_bytes, checked.items))
+    if size <= most:
+        return None
+    return Rejection(
+        error_pb2.ERROR_REASON_CONTEXT_LENGTH_EXCEEDED,
+        f"The request is {size} bytes; the model's context is {checked.context_length} tokens.",
+        param="input",
+    )
 
 
 def _image_bytes(item: item_pb2.Item) -> int:
@@ -79,19 +95,15 @@ def render(checked: CheckedCreate, request: RenderRequest) -> Rendered | Rejecti
         return Rejection(error_pb2.ERROR_REASON_INVALID_PROMPT, str(failure), param="input")
 
 
-def _context(checked: CheckedCreate) -> int:
-    return checked.model.engine.info.context_length
-
-
 def _fits(checked: CheckedCreate, rendered: Rendered) -> bool:
-    return len(rendered.prompt.ids) < _context(checked)
+    return len(rendered.prompt.ids) < checked.context_length
 
 
 def _too_long(checked: CheckedCreate, rendered: Rendered) -> Rejection:
     return Rejection(
         error_pb2.ERROR_REASON_CONTEXT_LENGTH_EXCEEDED,
         f"The input is {len(rendered.prompt.ids)} tokens; the model's context is "
-        f"{_context(checked)}.",
+        f"{checked.context_length}.",
         param="input",
     )
 
@@ -105,7 +117,7 @@ def _truncated(
         items += parent.conversation.items()
     items += checked.items[checked.covered or 0 :]
     starts = turn_starts(items)
-    context = _context(checked)
+    context = checked.context_length
     answer = min(checked.create.max_output_tokens, context // _MOST_FREED_PART)
     limit = context - max(answer, context // _FREED_PART)
     best: tuple[int, RenderRequest, Rendered] | None = None

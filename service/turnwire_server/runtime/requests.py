@@ -25,7 +25,7 @@ def render(run: TurnRun, checked: CheckedCreate, request: RenderRequest) -> Rend
     except RenderFailure as failure:
         return Rejection(error_pb2.ERROR_REASON_INVALID_PROMPT, str(failure), param="input")
     run.stages.mark("render")
-    context = checked.model.engine.info.context_length
+    context = checked.context_length
     if len(rendered.prompt.ids) < context:
         return rendered
     return Rejection(
@@ -72,7 +72,7 @@ def begin_generation(
 ) -> OutputParser:
     """Let the engine generate; return what reads it."""
     create = checked.create
-    room = checked.model.engine.info.context_length - len(rendered.prompt.ids)
+    room = checked.context_length - len(rendered.prompt.ids)
     wanted = create.max_output_tokens
     max_tokens = min(wanted - run.sampled_before, room) if wanted else room
     engine_request = EngineRequest(

@@ -28,7 +28,7 @@ FindItem = Callable[[str], item_pb2.Item | None]
 """Returns an item by its id, None when there is none."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: made per turn
 class Parent:
     """What a turn continues."""
 
@@ -106,6 +106,8 @@ async def resolve_references(
         tenant: Whose items may be found.
     """
     found: dict[str, item_pb2.Item | None] = {}
+    if given.text:
+        return found.get
     for item in given.items.items:
         item_id = item.item_reference.id
         if item_id and item_id not in found:

@@ -117,7 +117,8 @@ class TurnRun:
         self._first: Rendered | None = None
         self._rendered: Rendered | None = None
         self._generation: Generation | None = None
-        self._news = asyncio.Event()
+        self._news: asyncio.Future[None] | None = None
+        """Resolved by `wake`; None while nobody waits for it."""
 
     @property
     def log_ids(self) -> str:
@@ -163,6 +164,11 @@ class TurnRun:
         return self._renderer
 
     @property
+    def _is_alone(self) -> bool:
+        """Whether its session runs nothing else: what it says need not wait for company."""
+        return len(self.session.running) == 1
+
+    @property
     def is_first_round(self) -> bool:
         """Whether nothing was appended yet."""
         return self._rendered is self._first
@@ -199,8 +205,9 @@ class TurnRun:
         self.turn.begin(takes_steers=checked.takes_steers)
 
     def announce(self) -> None:
-        """Queue the first events of the response."""
-        self.send(self.assembler.begin())
+        """Queue the first events of the response; the first token may be there to go with them."""
+        self.last_event_at = self.services.clock.monotonic()
+        self.outlet.send_all(self.assembler.begin(), at_once=False)
 
     def compacted(self, rendered: Rendered, *, is_read: bool) -> None:
         """Let the response go on behind its compaction.
@@ -262,12 +269,13 @@ class TurnRun:
 
     def wake(self) -> None:
         """Let the turn look whether it must wait any longer."""
-        self._news.set()
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
 
     async def woken(self) -> None:
         """Wait for `wake`."""
-        self._news.clear()
-        await self._news.wait()
+        self._news = asyncio.get_running_loop().create_future()
+        await self._news
 
     def hear(self, parser: OutputParser, ids: Sequence[int]) -> bool:
         """Take what the model sampled; return whether there is room for more events.
@@ -290,8 +298,10 @@ class TurnRun:
         for piece in pieces:
             if isinstance(piece, ReasoningDelta):
                 self.reasoning.append(piece.text)
-        has_room = self.send(self.assembler.add(pieces))
-        if self.assembler.has_dropped:
+        assembler = self._assembler
+        assert assembler is not None
+        has_room = self.send(assembler.add(pieces))
+        if assembler.has_dropped:
             self.is_exact = False
             self.cut_reason = "steered"
             self.stop_engine()
@@ -299,12 +309,12 @@ class TurnRun:
 
     def send(self, events: Sequence[Outgoing]) -> bool:
         """Queue events; return whether there is room for more."""
-        has_room = True
-        for event in events:
-            has_room = self.outlet.send(event)
-        if events:
-            self.last_event_at = self.services.clock.monotonic()
-        return has_room
+        if not events:
+            return True
+        self.last_event_at = self.services.clock.monotonic()
+        if len(events) == 1:  # most tokens
+            return self.outlet.send(events[0])
+        return self.outlet.send_all(events, at_once=self._is_alone)
 
     def refuse(self, rejection: Rejection) -> None:
         """End the turn by its refusal, an `error` event mostly: nothing began."""
@@ -326,12 +336,14 @@ class TurnRun:
         response: response_pb2.Response | None,
     ) -> None:
         self.is_over = True
+        is_alone = self._is_alone
         # The session moves first, so that a create that follows the terminal event finds it.
         last = events[-1] if events else None
         assert not isinstance(last, Delta)  # a turn does not end in the middle of a text
         self.session.end_turn(self.turn, outcome, last)
         try:
-            self.send(events)
+            # Its client waits for nothing but this: what else the end brings comes after it.
+            self.outlet.send_all(events, at_once=is_alone)
         finally:  # a lane must not stand still for an event that cannot be encoded
             self._release()
             if not self.over.done():  # whoever waited for it may have cancelled it

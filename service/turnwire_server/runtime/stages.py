@@ -30,25 +30,31 @@ class Stages:
         """Leave out the time since the last mark: it was the client's own."""
         self._last = self._clock.monotonic()
 
-    def timing(
-        self, rendered: Rendered, *, cached: int, output: int, own: int = 0
-    ) -> response_pb2.Timing:
-        """Return the public form, with the token counts of the turn.
+    def write(
+        self,
+        timing: response_pb2.Timing,
+        rendered: Rendered,
+        *,
+        cached: int,
+        output: int,
+        own: int = 0,
+    ) -> None:
+        """Make `timing`, which is empty, the public form, with the token counts of the turn.
 
         Args:
+            timing: Where it is shown.
             rendered: What was rendered in all.
             cached: Tokens of the prompt that the engine had cached.
             output: Tokens that were sampled.
             own: Tokens of the prompt that the response sampled itself.
         """
-        seconds = self.seconds
-        timing = response_pb2.Timing(
-            overhead_ms=sum(seconds.values()) * 1e3
-            - (seconds.get("prefill", 0.0) + seconds.get("decode", 0.0)) * 1e3,
-            rerender_reason=rendered.rerender_reason,
-        )
-        for stage in _STAGES:
-            setattr(timing, f"{stage}_ms", seconds.get(stage, 0.0) * 1e3)
+        overhead = 0.0
+        for stage, seconds in self.seconds.items():
+            setattr(timing, _MEMBERS[stage], seconds * 1e3)
+            if stage not in _INFERENCE:
+                overhead += seconds
+        timing.overhead_ms = overhead * 1e3
+        timing.rerender_reason = rendered.rerender_reason
         tokens = timing.tokens
         tokens.input = len(rendered.prompt.ids) - own
         tokens.rendered = rendered.rendered_tokens
@@ -57,7 +63,21 @@ class Stages:
         tokens.sent = max(0, rendered.rendered_tokens - head)
         tokens.cached = min(cached, tokens.input)
         tokens.output = output
-        return timing
 
 
-_STAGES = ("queue", "resolve", "validate", "render", "screen", "prefill", "decode", "commit")
+_MEMBERS = {
+    stage: f"{stage}_ms"
+    for stage in (
+        "queue",
+        "resolve",
+        "validate",
+        "render",
+        "screen",
+        "prefill",
+        "decode",
+        "commit",
+    )
+}
+"""Stages, and what shows them."""
+_INFERENCE = frozenset({"prefill", "decode"})
+"""Those in which the turn waits for its engine."""

@@ -93,7 +93,7 @@ async def _story(run: TurnRun) -> None:
     if isinstance(checked, Rejection):
         return run.refuse(checked)
 
-    ready = prepare(checked, parent)
+    ready = prepare(checked, parent, wire_bytes=turn.size)
     if isinstance(ready, Rejection):
         return run.refuse(ready)
     compaction = plan_compaction(ready, services.settings.compaction)
@@ -106,7 +106,7 @@ async def _story(run: TurnRun) -> None:
         turn.create,
         response_id=turn.response_id,
         created_at=services.clock.wall(),
-        tools=checked.echo,
+        settings=checked.shown_settings,
         warnings=checked.warnings,
         event_id=turn.event_id,
     )

@@ -9,23 +9,22 @@ from typing import Final
 from turnwire.v1 import client_event_pb2, error_pb2, item_pb2, response_pb2
 from turnwire_server.ports.engine import Constraint, TurnOutline
 from turnwire_server.ports.renderer import RenderRequest, ToolForce
-from turnwire_server.runtime.abilities import (
-    check_forced,
-    ignored_settings,
-    text_constraint,
-    unforced_grammars,
+from turnwire_server.runtime.known_settings import (
+    CheckedSettings,
+    KnownSettings,
+    check_settings,
 )
 from turnwire_server.runtime.prompts import PromptTemplates, StoredPrompt
 from turnwire_server.runtime.registry import ModelRegistry, ServedModel
 from turnwire_server.runtime.resolve import FindItem, Parent
 from turnwire_server.session.configuration import apply_configuration
 from turnwire_server.session.conversation import Conversation
-from turnwire_server.session.create_rules import TIMING, check_create
+from turnwire_server.session.create_rules import TIMING, check_create, check_own
 from turnwire_server.session.errors import Rejection
 from turnwire_server.session.item_rules import CheckedInput, ItemRules
 from turnwire_server.session.sealed import Unseal, unseals_nothing
 from turnwire_server.session.shown import shown_items
-from turnwire_server.session.tool_choice import CheckedChoice, check_tool_choice
+from turnwire_server.session.tool_choice import CheckedChoice
 from turnwire_server.session.tool_rules import ToolCatalogue
 from turnwire_server.session.tools import ToolSet
 
@@ -35,11 +34,9 @@ Create = client_event_pb2.ResponseCreate
 
 _SIM_SCRIPT = "turnwire.sim"
 _ENCRYPTED_REASONING: Final = "reasoning.encrypted_content"
-_DEFAULT_THRESHOLD: Final = 0.8
-"""Part of the context from which on it is compacted when the client names no threshold."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: made per turn, and that takes thrice as long
 class CheckedCreate:
     """A create that may run."""
 
@@ -54,9 +51,11 @@ class CheckedCreate:
     """The tools that the turn may call: those that `tool_choice` allows."""
     choice: CheckedChoice
     text_format: Constraint | None
-    echo: bytes
-    """The tools as the response shows them, see `CheckedTools`."""
+    shown_settings: bytes
+    """What the response shows of its settings: a serialized `Response`."""
     warnings: tuple[response_pb2.Warning, ...]
+    context_length: int
+    """Most tokens that its engine takes, the output included."""
     is_warm_up: bool
     unseal: Unseal = unseals_nothing
     """Opens what this server sealed."""
@@ -72,6 +71,11 @@ class CheckedCreate:
     def wants_sealed_reasoning(self) -> bool:
         """Whether reasoning items shall have `encrypted_content`."""
         return _ENCRYPTED_REASONING in self.create.include
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether a template or a configuration may have made the create longer than it came."""
+        return self.create.HasField("prompt") or bool(self.conversation.configuration)
 
     @property
     def takes_steers(self) -> bool:
@@ -126,6 +130,8 @@ class CheckedCreate:
 
     def parser_request(self, request: RenderRequest) -> RenderRequest:
         """Return the same turn for the output parser, which may recognise allowed tools only."""
+        if self.callable_tools is request.tools:
+            return request
         return replace(request, tools=self.callable_tools)
 
     def outline(self) -> TurnOutline:
@@ -140,7 +146,7 @@ class CheckedCreate:
 
 
 class Validator:
-    """Applies the rules to creates; what was checked before is known by fingerprint."""
+    """Applies the rules to creates; tools and settings that were checked before are known."""
 
     def __init__(
         self,
@@ -165,6 +171,7 @@ class Validator:
         self._strict = strict_content
         self._unseal = unseal
         self._tools = ToolCatalogue()
+        self._settings = KnownSettings()
         self._prompts = PromptTemplates(prompts, new_id)
 
     def check(
@@ -193,10 +200,12 @@ class Validator:
         templated = self._prompts.apply(create, is_first=not parent.conversation.item_count)
         if isinstance(templated, Rejection):
             return templated
-        rejection = check_create(create, stream_id=stream_id, is_persistent=is_persistent)
+        model = self._models.find(create.model)
+        settings = self._settings.find(create, model, parent.conversation.added_tools)
+        check = check_create if settings is None else check_own
+        rejection = check(create, stream_id=stream_id, is_persistent=is_persistent)
         if rejection is not None:
             return rejection
-        model = self._models.find(create.model)
         if isinstance(model, Rejection):
             return model
 
@@ -206,7 +215,7 @@ class Validator:
             self._tools,
             is_strict=self._strict,
             unseal=self._unseal,
-            takes_images=model.engine.info.images,
+            takes_images=(settings.engine if settings else model.engine.info).images,
         )
         given = rules.check(
             create.input if create.HasField("input") else None,
@@ -225,67 +234,47 @@ class Validator:
         conversation = _extended(parent.conversation, given)
         if conversation.configuration:
             apply_configuration(create, conversation.configuration)
-        tools = self._tools.check(create.tools, conversation.added_tools)
-        if isinstance(tools, Rejection):
-            return tools
-        choice = check_tool_choice(
-            create.tool_choice if create.HasField("tool_choice") else None, tools.tools
-        )
-        if isinstance(choice, Rejection):
-            return choice
-        may_call = _callable(tools.tools, choice)
-        engine = model.engine.info
-        text_format = text_constraint(create, model.engine)
-        if isinstance(text_format, Rejection):
-            return text_format
-        rejection = check_forced(tools, choice, may_call, model.engine)
-        if rejection is not None:
-            return rejection
+            settings = None
+        elif conversation.added_tools is not parent.conversation.added_tools:
+            settings = self._settings.find(create, model, conversation.added_tools)
+        if settings is None:
+            checked = self._check_settings(create, model, conversation)
+            if isinstance(checked, Rejection):
+                return checked
+            settings = checked
         return CheckedCreate(
             create=create,
             model=model,
             conversation=conversation,
             items=given.items,
-            tools=tools.tools,
-            callable_tools=may_call,
-            choice=choice,
-            text_format=text_format,
-            echo=tools.echo,
-            warnings=(
-                *given.warnings,
-                *tools.warnings,
-                *unforced_grammars(tools, choice, may_call, model.engine),
-                *ignored_settings(create, engine),
-            ),
+            tools=settings.tools,
+            callable_tools=settings.callable_tools,
+            choice=settings.choice,
+            text_format=settings.text_format,
+            shown_settings=settings.shown,
+            warnings=(*given.warnings, *settings.warnings),
+            context_length=settings.engine.context_length,
             is_warm_up=is_warm_up,
             unseal=self._unseal,
             covered=given.covered if given.is_covering else None,
             is_compaction=given.wants_compaction,
-            compact_threshold=_threshold(create, engine.context_length),
+            compact_threshold=settings.compact_threshold,
         )
+
+    def _check_settings(
+        self, create: Create, model: ServedModel, conversation: Conversation
+    ) -> CheckedSettings | Rejection:
+        tools = self._tools.check(create.tools, conversation.added_tools)
+        if isinstance(tools, Rejection):
+            return tools
+        settings = check_settings(create, model, tools)
+        # What a configuration wrote into the create has not passed `check_create`.
+        if not isinstance(settings, Rejection) and not conversation.configuration:
+            self._settings.add(create, conversation.added_tools, settings)
+        return settings
 
 
 def _extended(conversation: Conversation, given: CheckedInput) -> Conversation:
     """Return `conversation` with the new items; a compaction takes the place of what it covers."""
     extended = conversation.extended(given.items)
     return extended.replaced_by(given.items[given.covered :]) if given.is_covering else extended
-
-
-def _threshold(create: Create, context_length: int) -> int | None:
-    if not create.context_management:
-        return None
-    thresholds = [
-        entry.compact_threshold or int(context_length * _DEFAULT_THRESHOLD)
-        for entry in create.context_management
-    ]
-    return min(thresholds)
-
-
-def _callable(tools: ToolSet, choice: CheckedChoice) -> ToolSet:
-    if choice.mode == "none":
-        return ToolSet()
-    if choice.allowed is None:
-        return tools
-    return ToolSet.of(
-        tuple(tools.by_qualified_name[name] for name in choice.allowed), tools.fingerprint
-    )

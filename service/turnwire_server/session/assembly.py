@@ -333,7 +333,9 @@ class ResponseAssembler:
     def _delta(self, item: OpenItem, text: str) -> Delta:
         item.texts.append(text)
         assert item.part is not None  # set when the item was opened
-        return Delta(item.part, self._number(), text)
+        number = self._sequence_number  # not `_number()`: this is for every token
+        self._sequence_number = number + 1
+        return Delta(item.part, number, text)
 
     def _switch_to(self, item: OpenItem, events: list[Outgoing]) -> None:
         """Close what is open and open `item`."""
@@ -341,11 +343,14 @@ class ResponseAssembler:
         item.open(self._stream_id)
         self._open = item
         added = self._event()
-        added.response_output_item_added.output_index = item.output_index
-        added.response_output_item_added.item.CopyFrom(
-            item.snapshot(item_pb2.ITEM_STATUS_IN_PROGRESS, is_whole=False)
-        )
-        events += [added, *self._part(item, "", is_added=True)]
+        body = added.response_output_item_added
+        body.output_index = item.output_index
+        item.write(body.item, item_pb2.ITEM_STATUS_IN_PROGRESS, None)
+        events.append(added)
+        if item.has_part:
+            event = self._event()
+            item.write_part(event, "", is_added=True)
+            events.append(event)
 
     def _close(self, status: item_pb2.ItemStatus.ValueType) -> list[Outgoing]:
         """Return the last events of the item that is open, none when there is none."""
@@ -355,13 +360,18 @@ class ResponseAssembler:
         text = "".join(item.texts)
         done = self._event()
         item.write_done(done, text)
-        part = self._part(item, text, is_added=False)
+        events: list[Outgoing] = [done]
+        if item.has_part:
+            event = self._event()
+            item.write_part(event, text, is_added=False)
+            events.append(event)
         whole = self.response.output.add()
-        whole.CopyFrom(item.snapshot(status, is_whole=True))
+        item.write(whole, status, text)
         finished = self._event()
-        finished.response_output_item_done.output_index = item.output_index
-        finished.response_output_item_done.item.CopyFrom(whole)
-        return [done, *part, finished]
+        body = finished.response_output_item_done
+        body.output_index = item.output_index
+        body.item.CopyFrom(whole)
+        return [*events, finished]
 
     def _whole(self, item: item_pb2.Item) -> ServerEvent:
         finished = self._event()
@@ -370,15 +380,6 @@ class ResponseAssembler:
         self.response.output.append(item)
         self._round_start = len(self.response.output)  # the answer begins behind it
         return finished
-
-    def _part(self, item: OpenItem, text: str, *, is_added: bool) -> list[Outgoing]:
-        """Return the event of an item's part, of items that have one."""
-        part = item.part_message(text)
-        if part is None:
-            return []
-        event = self._event()
-        item.write_part(event, part, is_added=is_added)
-        return [event]
 
     def _end(
         self,

@@ -17,7 +17,7 @@ from turnwire_server.session.prompt import Prompt
 __all__ = ["CachedResponse", "ResponseCache"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen: made per turn
 class CachedResponse:
     """What it takes to continue a response."""
 

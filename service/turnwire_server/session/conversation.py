@@ -75,9 +75,12 @@ def call_key(item: item_pb2.Item) -> str:
             return str(getattr(item, arm).call_id) if is_paired else ""
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Conversation:
-    """All items up to a point, and what the next turn must know of them."""
+    """All items up to a point, and what the next turn must know of them. Never changed.
+
+    Not frozen, since two are made per turn, and that takes thrice as long.
+    """
 
     parent: Conversation | None = None
     own_items: Sequence[bytes] = ()
@@ -108,17 +111,20 @@ class Conversation:
         """Return this conversation followed by `items`. They must have passed the item rules."""
         if not items:
             return self
-        calls = OpenCalls(self)
+        calls: OpenCalls | None = None
         tool_outputs, user_text, tools = self.tool_outputs, self.last_user_text, self.added_tools
         configuration = self.configuration
         for item in items:
-            calls.read(item)
             arm = item.WhichOneof("item")
+            if arm == "message":
+                if item.message.role == "user":
+                    tool_outputs = 0
+                    user_text = item_text(item.message.content)[:_MAX_USER_TEXT]
+                continue
+            calls = calls or OpenCalls(self)
+            calls.read(item)
             if arm in _TOOL_OUTPUTS:
                 tool_outputs += 1
-            elif arm == "message" and item.message.role == "user":
-                tool_outputs = 0
-                user_text = item_text(item.message.content)[:_MAX_USER_TEXT]
             elif arm in _OFFERS:
                 tools += tuple(tool.SerializeToString() for tool in getattr(item, arm).tools)
             elif arm == "configuration_update":
@@ -129,8 +135,8 @@ class Conversation:
             own_items=packable(encoded),
             item_count=self.item_count + len(encoded),
             byte_count=self.byte_count + sum(map(len, encoded)),
-            open_calls=MappingProxyType(calls.open) if calls.open else _NO_CALLS,
-            cut_calls=MappingProxyType(calls.cut) if calls.cut else _NO_CALLS,
+            open_calls=_frozen(calls.open) if calls else self.open_calls,
+            cut_calls=_frozen(calls.cut) if calls else self.cut_calls,
             tool_outputs=tool_outputs,
             last_user_text=user_text,
             added_tools=tools,
@@ -235,6 +241,10 @@ class OpenCalls:
         waiting = self.cut if is_optional else self.open
         waiting[key] = _OUTPUT_OF_CALL[arm]
         return True
+
+
+def _frozen(calls: dict[str, str]) -> Mapping[str, str]:
+    return MappingProxyType(calls) if calls else _NO_CALLS
 
 
 def _is_cut(call: Message) -> bool:

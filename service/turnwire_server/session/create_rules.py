@@ -12,10 +12,34 @@ from turnwire_server.session.errors import Rejection, quoted
 from turnwire_server.session.presence import has, number
 from turnwire_server.session.tool_rules import is_json_object
 
-__all__ = ["MIN_COMPACT_THRESHOLD", "TIMING", "check_create", "check_lineage", "check_metadata"]
+__all__ = [
+    "MIN_COMPACT_THRESHOLD",
+    "OF_ONE_TURN",
+    "TIMING",
+    "check_create",
+    "check_lineage",
+    "check_metadata",
+    "check_own",
+]
 
 TIMING = "turnwire.timing"
 """Value of `include` that asks for `response.turnwire.timing`."""
+
+OF_ONE_TURN = frozenset(
+    {
+        "conversation",
+        "input",
+        "instructions",
+        "metadata",
+        "previous_response_id",
+        "prompt",
+        "prompt_cache_key",
+        "safety_identifier",
+        "user",
+    }
+)
+"""Members of a create that are its own; all others are settings, the same in turn after turn.
+Of the rules here, only those of `check_own` look at them."""
 
 Create = client_event_pb2.ResponseCreate
 
@@ -84,6 +108,21 @@ def check_create(create: Create, *, stream_id: str | None, is_persistent: bool) 
         or check_metadata(create.metadata)
         or _check_format(create)
         or _check_context_management(create)
+    )
+
+
+def check_own(create: Create, *, stream_id: str | None, is_persistent: bool) -> Rejection | None:
+    """Check of a create what its settings, which have passed `check_create` before, do not decide.
+
+    Args:
+        create: The create.
+        stream_id: Its lane.
+        is_persistent: Whether it came over a stream that outlives it (gRPC, WebSocket).
+    """
+    return (
+        _check_transport(create, stream_id, is_persistent=is_persistent)
+        or check_lineage(create)
+        or check_metadata(create.metadata)
     )
 
 

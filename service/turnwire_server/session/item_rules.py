@@ -94,7 +94,7 @@ _KEY_MEMBER: Mapping[str, str] = MappingProxyType(
 """Members that pair calls with their answers where it is not `call_id`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: made per turn
 class CheckedInput:
     """The new items of a create, each with an id."""
 
@@ -109,7 +109,7 @@ class CheckedInput:
     """Whether a `compaction_trigger` came last; it is not among `items`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: made per turn
 class ItemRules:
     """The rules, with what they need from outside."""
 
@@ -140,9 +140,12 @@ class ItemRules:
             outputs_required: Whether every open call must be answered (not for a warm-up).
             before: Messages, checked already, to be put before the input; paths do not count them.
         """
+        if given is not None and (text := given.text):  # what most turns are
+            rejection = _check_answered(conversation.open_calls) if outputs_required else None
+            return rejection or CheckedInput((*before, self._user_message(text)))
         checked: list[item_pb2.Item] = []
         warnings: list[response_pb2.Warning] = []
-        listed = _listed(given)
+        listed: Sequence[item_pb2.Item] = () if given is None else given.items.items
         if len(listed) > MAX_INPUT_ITEMS:
             return _invalid("input", f"The input has more than {MAX_INPUT_ITEMS} items.")
         covered, is_covering = 0, False
@@ -179,6 +182,14 @@ class ItemRules:
             is_covering=is_covering,
             wants_compaction=wants_compaction,
         )
+
+    def _user_message(self, text: str) -> item_pb2.Item:
+        """Return the message that a text as the whole input stands for; it keeps all rules."""
+        item = item_pb2.Item()
+        message = item.message
+        message.id, message.role = self.new_id(_ID_PREFIX["message"]), "user"
+        message.content.parts.parts.add().input_text.text = text
+        return item
 
     def _resolve(self, item: item_pb2.Item, path: str) -> item_pb2.Item | Rejection:
         """Return the item that is meant, with an id: a reference is replaced by its item."""
@@ -307,15 +318,6 @@ class ItemRules:
         return parts | _IMAGES if self.takes_images else parts
 
 
-def _listed(given: client_event_pb2.Input | None) -> Sequence[item_pb2.Item]:
-    """Return the items of an input; text is one user message, empty text is nothing."""
-    if given is None or not given.text:
-        return given.items.items if given is not None else ()
-    part = content_pb2.ContentPart(input_text=content_pb2.InputText(text=given.text))
-    content = content_pb2.Content(parts=content_pb2.ContentPartList(parts=[part]))
-    return [item_pb2.Item(message=item_pb2.MessageItem(role="user", content=content))]
-
-
 def _check_parts(
     parts: Sequence[content_pb2.ContentPart], path: str, allowed: frozenset[str]
 ) -> Rejection | None:
@@ -359,11 +361,15 @@ def _check_pairs(
             if arm == "mcp_approval_response"
             else f"The {kind} {call_id} is there already and has no output yet.",
         )
-    if calls.open and outputs_required:
-        call_id, output = next(iter(calls.open.items()))
-        kind = output.removesuffix("_output").replace("_", " ")
-        return _invalid("input", f"No tool output found for {kind} {call_id[:80]}.")
-    return None
+    return _check_answered(calls.open) if outputs_required else None
+
+
+def _check_answered(open_calls: Mapping[str, str]) -> Rejection | None:
+    if not open_calls:
+        return None
+    call_id, output = next(iter(open_calls.items()))
+    kind = output.removesuffix("_output").replace("_", " ")
+    return _invalid("input", f"No tool output found for {kind} {call_id[:80]}.")
 
 
 def _required(value: Message, path: str, *names: str) -> Rejection | None:

@@ -1,4 +1,8 @@
-"""Items while the model writes them."""
+"""Items while the model writes them.
+
+They write themselves into messages that are there: to make a message and copy it takes twice as
+long, and the end of a turn waits for it.
+"""
 
 from __future__ import annotations
 
@@ -30,22 +34,20 @@ class OpenItem(Protocol):
     """The deltas so far."""
     part: Part | None
     """Where its deltas go; set by `open`."""
+    has_part: bool
+    """Whether its text is in a content part, which has events of its own."""
 
     def open(self, stream_id: str | None) -> None:
         """Fix where the deltas go."""
         ...
 
-    def snapshot(self, status: item_pb2.ItemStatus.ValueType, *, is_whole: bool) -> item_pb2.Item:
-        """Return the item as it stands, with its text if `is_whole`."""
-        ...
-
-    def part_message(self, text: str) -> content_pb2.ContentPart | None:
-        """Return its content part with `text`, None for an item without parts."""
-        ...
-
-    def write_part(
-        self, event: ServerEvent, part: content_pb2.ContentPart, *, is_added: bool
+    def write(
+        self, item: item_pb2.Item, status: item_pb2.ItemStatus.ValueType, text: str | None
     ) -> None:
+        """Make `item`, which is empty, this one; `text` is all of it, None while it is written."""
+        ...
+
+    def write_part(self, event: ServerEvent, text: str, *, is_added: bool) -> None:
         """Make `event` the one that says that its content part began, or else is over."""
         ...
 
@@ -56,6 +58,7 @@ class OpenItem(Protocol):
 
 class _Base:
     kind: DeltaKind
+    has_part = True
 
     def __init__(self, item_id: str, output_index: int) -> None:
         self.id = item_id
@@ -66,12 +69,13 @@ class _Base:
     def open(self, stream_id: str | None) -> None:
         self.part = Part(self.kind, self.id, self.output_index, 0, stream_id)
 
-    def write_part(
-        self, event: ServerEvent, part: content_pb2.ContentPart, *, is_added: bool
-    ) -> None:
+    def write_part(self, event: ServerEvent, text: str, *, is_added: bool) -> None:
         body = event.response_content_part_added if is_added else event.response_content_part_done
         body.item_id, body.output_index, body.content_index = self.id, self.output_index, 0
-        body.part.CopyFrom(part)
+        self.fill_part(body.part, text)
+
+    def fill_part(self, part: content_pb2.ContentPart, text: str) -> None:
+        """Make `part`, which is empty, its content part with `text`; of items that have one."""
 
 
 class OpenMessage(_Base):
@@ -79,17 +83,18 @@ class OpenMessage(_Base):
 
     kind: DeltaKind = "response_output_text_delta"
 
-    def snapshot(self, status: item_pb2.ItemStatus.ValueType, *, is_whole: bool) -> item_pb2.Item:
-        item = item_pb2.Item()
+    def write(
+        self, item: item_pb2.Item, status: item_pb2.ItemStatus.ValueType, text: str | None
+    ) -> None:
         message = item.message
         message.id, message.role, message.status = self.id, "assistant", status
-        message.content.parts.SetInParent()
-        if is_whole:
-            message.content.parts.parts.append(self.part_message("".join(self.texts)))
-        return item
+        if text is None:
+            message.content.parts.SetInParent()
+        else:
+            self.fill_part(message.content.parts.parts.add(), text)
 
-    def part_message(self, text: str) -> content_pb2.ContentPart:
-        return content_pb2.ContentPart(output_text=content_pb2.OutputText(text=text))
+    def fill_part(self, part: content_pb2.ContentPart, text: str) -> None:
+        part.output_text.text = text
 
     def write_done(self, event: ServerEvent, text: str) -> None:
         done = event.response_output_text_done
@@ -102,8 +107,8 @@ class OpenRefusal(OpenMessage):
 
     kind: DeltaKind = "response_refusal_delta"
 
-    def part_message(self, text: str) -> content_pb2.ContentPart:
-        return content_pb2.ContentPart(refusal=content_pb2.Refusal(refusal=text))
+    def fill_part(self, part: content_pb2.ContentPart, text: str) -> None:
+        part.refusal.refusal = text
 
     def write_done(self, event: ServerEvent, text: str) -> None:
         done = event.response_refusal_done
@@ -123,21 +128,22 @@ class OpenReasoning(_Base):
         super().__init__(item_id, output_index)
         self._seal = seal
 
-    def snapshot(self, status: item_pb2.ItemStatus.ValueType, *, is_whole: bool) -> item_pb2.Item:
-        item = item_pb2.Item()
-        item.reasoning.id, item.reasoning.status = self.id, status
-        if is_whole:
-            text = "".join(self.texts)
-            self.write_text(item.reasoning, self.part_message(text))
+    def write(
+        self, item: item_pb2.Item, status: item_pb2.ItemStatus.ValueType, text: str | None
+    ) -> None:
+        reasoning = item.reasoning
+        reasoning.id, reasoning.status = self.id, status
+        if text is not None:
+            self.fill_part(self.add_part(reasoning), text)
             if self._seal is not None:
-                item.reasoning.encrypted_content = self._seal(text)
-        return item
+                reasoning.encrypted_content = self._seal(text)
 
-    def write_text(self, reasoning: item_pb2.ReasoningItem, part: content_pb2.ContentPart) -> None:
-        reasoning.content.append(part)
+    def add_part(self, reasoning: item_pb2.ReasoningItem) -> content_pb2.ContentPart:
+        """Return the new part that its text goes into."""
+        return reasoning.content.add()
 
-    def part_message(self, text: str) -> content_pb2.ContentPart:
-        return content_pb2.ContentPart(reasoning_text=content_pb2.ReasoningText(text=text))
+    def fill_part(self, part: content_pb2.ContentPart, text: str) -> None:
+        part.reasoning_text.text = text
 
     def write_done(self, event: ServerEvent, text: str) -> None:
         done = event.response_reasoning_text_done
@@ -150,22 +156,20 @@ class OpenReasoningSummary(OpenReasoning):
 
     kind: DeltaKind = "response_reasoning_summary_text_delta"
 
-    def write_text(self, reasoning: item_pb2.ReasoningItem, part: content_pb2.ContentPart) -> None:
-        reasoning.summary.append(part)
+    def add_part(self, reasoning: item_pb2.ReasoningItem) -> content_pb2.ContentPart:
+        return reasoning.summary.add()
 
-    def part_message(self, text: str) -> content_pb2.ContentPart:
-        return content_pb2.ContentPart(summary_text=content_pb2.SummaryText(text=text))
+    def fill_part(self, part: content_pb2.ContentPart, text: str) -> None:
+        part.summary_text.text = text
 
-    def write_part(
-        self, event: ServerEvent, part: content_pb2.ContentPart, *, is_added: bool
-    ) -> None:
+    def write_part(self, event: ServerEvent, text: str, *, is_added: bool) -> None:
         body = (
             event.response_reasoning_summary_part_added
             if is_added
             else event.response_reasoning_summary_part_done
         )
         body.item_id, body.output_index, body.summary_index = self.id, self.output_index, 0
-        body.part.CopyFrom(part)
+        self.fill_part(body.part, text)
 
     def write_done(self, event: ServerEvent, text: str) -> None:
         done = event.response_reasoning_summary_text_done
@@ -175,6 +179,8 @@ class OpenReasoningSummary(OpenReasoning):
 
 class OpenCall(_Base):
     """A call of a function or custom tool."""
+
+    has_part = False
 
     def __init__(self, ids: tuple[str, str], output_index: int, started: CallStarted) -> None:
         super().__init__(ids[0], output_index)
@@ -186,23 +192,19 @@ class OpenCall(_Base):
             else "response_function_call_arguments_delta"
         )
 
-    def snapshot(self, status: item_pb2.ItemStatus.ValueType, *, is_whole: bool) -> item_pb2.Item:
-        item = item_pb2.Item()
-        text = "".join(self.texts) if is_whole else ""
+    def write(
+        self, item: item_pb2.Item, status: item_pb2.ItemStatus.ValueType, text: str | None
+    ) -> None:
         if self._started.custom:
-            item.custom_tool_call.input = text
+            item.custom_tool_call.input = text or ""
             call: item_pb2.CustomToolCallItem | item_pb2.FunctionCallItem = item.custom_tool_call
         else:
-            item.function_call.arguments = text
+            item.function_call.arguments = text or ""
             call = item.function_call
         call.id, call.call_id, call.status = self.id, self.call_id, status
         call.name = self._started.name
         if self._started.namespace is not None:
             call.namespace = self._started.namespace
-        return item
-
-    def part_message(self, text: str) -> None:
-        return None
 
     def write_done(self, event: ServerEvent, text: str) -> None:
         if self._started.custom:

@@ -118,8 +118,12 @@ class Lanes:
         if ready is None:
             return None
         self.withdraw(ready)
-        self._running[ready.lane] = ready
+        self.run(ready)
         return ready
+
+    def run(self, turn: Turn) -> None:
+        """Note that a turn runs, whose lane is free and which does not wait."""
+        self._running[turn.lane] = turn
 
     def withdraw(self, turn: Turn) -> None:
         """Take a waiting turn out of its lane."""

@@ -21,7 +21,13 @@ __all__ = [
 ]
 
 
-class TurnState(enum.Enum):
+class _Key(enum.Enum):
+    """Members that are looked up for every turn; they are singletons, so identity is their hash."""
+
+    __hash__ = object.__hash__  # that of `Enum` is a call of Python
+
+
+class TurnState(_Key):
     """Where a turn stands, from the receipt of its create to its terminal event."""
 
     QUEUED = enum.auto()
@@ -33,7 +39,7 @@ class TurnState(enum.Enum):
     ENDED = enum.auto()
 
 
-class TurnTrigger(enum.Enum):
+class TurnTrigger(_Key):
     """What moves a turn."""
 
     START = enum.auto()
@@ -67,7 +73,7 @@ TURN_TABLE: Mapping[TurnState, Mapping[TurnTrigger, TurnState]] = {
 }
 
 
-class ResponseState(enum.Enum):
+class ResponseState(_Key):
     """Where the event stream of a response stands."""
 
     NEW = enum.auto()
@@ -77,7 +83,7 @@ class ResponseState(enum.Enum):
     ENDED = enum.auto()
 
 
-class ResponseTrigger(enum.Enum):
+class ResponseTrigger(_Key):
     """What moves the event stream of a response."""
 
     BEGIN = enum.auto()

@@ -73,7 +73,7 @@ class _Replay:
         if writing is None:
             added.item.CopyFrom(item)
         else:
-            added.item.CopyFrom(writing.snapshot(item_pb2.ITEM_STATUS_IN_PROGRESS, is_whole=False))
+            writing.write(added.item, item_pb2.ITEM_STATUS_IN_PROGRESS, None)
             self._text(writing)
         done = self._next().response_output_item_done
         done.output_index = index
@@ -82,14 +82,14 @@ class _Replay:
     def _text(self, item: OpenItem) -> None:
         item.open(None)
         text = "".join(item.texts)
-        if (part := item.part_message("")) is not None:
-            item.write_part(self._next(), part, is_added=True)
+        if item.has_part:
+            item.write_part(self._next(), "", is_added=True)
         if text:
             assert item.part is not None  # set by `open`
             self._events.append(Delta(item.part, len(self._events), text))
         item.write_done(self._next(), text)
-        if (part := item.part_message(text)) is not None:
-            item.write_part(self._next(), part, is_added=False)
+        if item.has_part:
+            item.write_part(self._next(), text, is_added=False)
 
     def _next(self) -> ServerEvent:
         event = ServerEvent(sequence_number=len(self._events))

@@ -270,14 +270,33 @@ def test_the_same_head_is_tokenized_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert heads == ["x" * 50]
     assert not first.prompt.ids.shares_buffer_with(second.prompt.ids)
     for head in renderer._heads.values():  # a kept head must not keep a conversation alive
-        assert not head.shares_buffer_with(first.prompt.ids)
+        assert not head.ids.shares_buffer_with(first.prompt.ids)
 
 
 def test_kept_heads_are_bounded() -> None:
     renderer = SimRenderer(max_cached_head_tokens=40)
     for number in range(20):
         render([], instructions=f"Instructions {number} of many", renderer=renderer)
-    assert sum(map(len, renderer._heads.values())) <= 40
+    assert sum(len(head.ids) for head in renderer._heads.values()) <= 40
+    assert list(renderer._fingerprints.values()) == list(renderer._heads)  # nothing is kept longer
+
+
+def test_a_head_that_was_seen_before_has_the_same_fingerprint() -> None:
+    renderer, cold = SimRenderer(), SimRenderer()
+    tools = [NO_TOOLS, TOOLS, ToolSet.of(TOOLS.tools, b"other")]
+    unnamed = [ToolSet((ToolSpec(name),)) for name in ("a", "b")]  # without a fingerprint
+    heads = [(text, some) for text in ("", "A", "B") for some in (*tools, *unnamed)]
+    seen = [
+        render([], instructions=text, tools=some, renderer=renderer).prompt
+        for text, some in (*heads, *heads)
+    ]
+    fresh = [
+        render([], instructions=text, tools=some, renderer=cold.cold()).prompt
+        for text, some in heads
+    ]
+    assert seen == [*fresh, *fresh]
+    assert renderer._fingerprints and not renderer.cold()._fingerprints
+    assert len({prompt.fingerprint for prompt in seen}) == len(heads)
 
 
 def test_markers_in_content_are_plain_text() -> None:

@@ -190,15 +190,17 @@ class SimGeneration:
             output = self._output
             if output is None:
                 return await self._prefill()
-            due = self._due(output)
-            if due > self._sent or self._cancelled or self._sent >= self._limit:
-                # Reading must not starve the loop, however fast the tokens are there.
-                await asyncio.sleep(0)
-                return self._step(output, self._due(output))
-            await self._wait_until(self._began + output.pace.when(self._sent))
-            due = self._due(output)
-            # Rounding in the clock must not make a token late that was waited for.
-            return self._step(output, due if self._cancelled else max(due, self._sent + 1))
+            sent = self._sent
+            if sent < self._limit and not self._cancelled:
+                wait = self._began + output.pace.when(sent) - self._clock.monotonic()
+                if wait > 0:
+                    await self._wait(wait)
+                    due = self._due(output)
+                    # Rounding in the clock must not make a token late that was waited for.
+                    return self._step(output, due if self._cancelled else max(due, sent + 1))
+            # Reading must not starve the loop, however fast the tokens are there.
+            await asyncio.sleep(0)
+            return self._step(output, self._due(output))
         except EngineFailure:
             self._over = True
             raise
@@ -219,7 +221,9 @@ class SimGeneration:
         if settings.prefill_tokens_per_second:
             missing = len(request.ids) - match.cached
             self._began += missing / settings.prefill_tokens_per_second
-            await self._wait_until(self._began)
+            wait = self._began - self._clock.monotonic()
+            if wait > 0:
+                await self._wait(wait)
             if self._cancelled:
                 return self._last("cancelled", cached_tokens=match.cached)
         self._prefixes.prefilled(match, request.ids)
@@ -270,11 +274,8 @@ class SimGeneration:
             self._prefixes.generated(self._match, self._request.ids, sampled)
         return EngineStep(ids, finish, cached_tokens)
 
-    async def _wait_until(self, deadline: float) -> None:
-        """Wait until `deadline` or until `cancel`."""
-        seconds = deadline - self._clock.monotonic()
-        if seconds <= 0:
-            return
+    async def _wait(self, seconds: float) -> None:
+        """Wait for `seconds` or until `cancel`."""
         self._waiting = self._loop.create_future()
         timer = self._clock.call_later(self._loop, seconds, self._wake)
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from dataclasses import dataclass
 
@@ -52,4 +51,4 @@ class Pace:
             return min(bisect_right(self.times, elapsed), total)
         if self.tokens_per_second == 0:
             return total
-        return min(math.floor(elapsed * self.tokens_per_second + _ROUNDING) + 1, total)
+        return min(int(elapsed * self.tokens_per_second + _ROUNDING) + 1, total)

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from turnwire.v1 import content_pb2, item_pb2
 from turnwire_server.adapters.renderers.call_members import forced_call_schema
@@ -53,6 +53,18 @@ _HOW_TO_CALL: Final = (
     '<tool_call>\n{{"name": …, "arguments": {{…}}}}\n</tool_call>\n'
     'A tool of type custom takes free-form text: {{"name": …, "input": "…"}}.'
 )
+
+
+_HeadKey = tuple[str, bytes]
+"""Instructions, and the fingerprint of the tools."""
+
+
+class _Head(NamedTuple):
+    """The beginning of prompts: instructions and tools."""
+
+    ids: TokenIds
+    key: _HeadKey | None
+    """What decides it, None for tools that have no fingerprint."""
 
 
 class SimParser:
@@ -107,7 +119,9 @@ class SimRenderer:
         """
         self._tokens = sim_tokens()
         self._max_cached = max_cached_head_tokens
-        self._heads: OrderedDict[str, TokenIds] = OrderedDict()
+        self._heads: OrderedDict[str, _Head] = OrderedDict()
+        self._fingerprints: dict[_HeadKey, str] = {}
+        """The key of each of `_heads`: to look it up is faster than to take its digests again."""
         self._cached = 0
         self._fingerprint = _digest(
             f"{_TEMPLATE_VERSION}\n{self._tokens.vocabulary.digest}\n{_HOW_TO_CALL}".encode()
@@ -138,7 +152,7 @@ class SimRenderer:
     def cold(self) -> SimRenderer:
         """Return one that remembers no heads; see `ports.Auditable`."""
         fresh = copy.copy(self)
-        fresh._heads, fresh._cached = OrderedDict(), 0
+        fresh._heads, fresh._fingerprints, fresh._cached = OrderedDict(), {}, 0
         return fresh
 
     def render(self, request: RenderRequest) -> Rendered:
@@ -224,6 +238,10 @@ class SimRenderer:
 
     def _full_fingerprint(self, request: RenderRequest) -> str:
         """Return renderer, instructions and tools, each as a digest of its own."""
+        key = _head_key(request)
+        known = self._fingerprints.get(key) if key is not None else None
+        if known is not None:
+            return known
         instructions = _digest(request.instructions.encode())
         tools = request.tools
         tools_key = tools.fingerprint or repr(tools.tools).encode()
@@ -241,14 +259,18 @@ class SimRenderer:
         head = self._heads.get(fingerprint)
         if head is not None:
             self._heads.move_to_end(fingerprint)
-            return head
-        head = TokenIds(self._render_head(request.instructions, request.tools))
-        self._heads[fingerprint] = head
-        self._cached += len(head)
+            return head.ids
+        ids = TokenIds(self._render_head(request.instructions, request.tools))
+        head = self._heads[fingerprint] = _Head(ids, _head_key(request))
+        if head.key is not None:
+            self._fingerprints[head.key] = fingerprint
+        self._cached += len(ids)
         while self._cached > self._max_cached:
             _, dropped = self._heads.popitem(last=False)
-            self._cached -= len(dropped)
-        return head
+            self._cached -= len(dropped.ids)
+            if dropped.key is not None:
+                del self._fingerprints[dropped.key]
+        return ids
 
     def _render_head(self, instructions: str, tools: ToolSet) -> list[int]:
         if not instructions and not tools:
@@ -329,6 +351,12 @@ class SimRenderer:
             return []
         template = self._tokens.encode_template
         return [*template(THINK_OPEN), *self._tokens.encode(text), *template(THINK_CLOSE)]
+
+
+def _head_key(request: RenderRequest) -> _HeadKey | None:
+    """Return what decides the head, None for tools that have no fingerprint."""
+    tools = request.tools
+    return (request.instructions, tools.fingerprint) if tools.fingerprint or not tools else None
 
 
 def _shown_text(content: content_pb2.Content) -> str:

@@ -51,6 +51,7 @@ class Vocabulary:
         self._token_bytes = {
             token: encoding.decode_single_token_bytes(token) for token in range(256)
         }
+        self._byte_ids = [encoding.encode_single_token(bytes((byte,))) for byte in range(256)]
 
     @property
     def size(self) -> int:
@@ -77,7 +78,8 @@ class Vocabulary:
 
     def encode_bytes(self, data: bytes) -> list[int]:
         """Return one id per byte: every character beyond ASCII is split across tokens."""
-        return [self._encoding.encode_single_token(bytes((byte,))) for byte in data]
+        ids = self._byte_ids
+        return [ids[byte] for byte in data]
 
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes of one id, b"" when there is no such ordinary id."""

@@ -1,0 +1,303 @@
+"""Settings that were checked before: found again, and never for a create that has others."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from harness.clock import ManualClock
+from turnwire.v1 import error_pb2
+from turnwire.v1.client_event_pb2 import Input, ResponseCreate
+from turnwire.v1.item_pb2 import AdditionalToolsItem, ConfigurationUpdateItem, Item, ItemList
+from turnwire.v1.tool_pb2 import CustomTool, FunctionTool, Tool, ToolChoice
+from turnwire_server.adapters.engines.sim import SimEngine, SimSettings
+from turnwire_server.adapters.renderers.sim_chatml import SimRenderer
+from turnwire_server.runtime.known_settings import CheckedSettings, KnownSettings, check_settings
+from turnwire_server.runtime.registry import ModelRegistry, ServedModel
+from turnwire_server.runtime.resolve import Parent
+from turnwire_server.runtime.validate import CheckedCreate, Validator
+from turnwire_server.session.create_rules import OF_ONE_TURN
+from turnwire_server.session.errors import Rejection
+from turnwire_server.session.responses import new_response
+from turnwire_server.session.tool_rules import CheckedTools, ToolCatalogue
+
+RENDERER = SimRenderer()
+MEMBERS = tuple(ResponseCreate.DESCRIPTOR.fields_by_name)
+SETTINGS = [name for name in MEMBERS if name not in OF_ONE_TURN]
+
+
+def served(name: str = "sim") -> ServedModel:
+    return ServedModel(name, SimEngine(SimSettings(), ManualClock()), RENDERER)
+
+
+MODEL = served()
+
+
+def tool(name: str, description: str = "") -> Tool:
+    return Tool(function=FunctionTool(name=name, description=description))
+
+
+def create(**members: Any) -> ResponseCreate:
+    return ResponseCreate(model="sim", tools=[tool("a"), tool("b")], **members)
+
+
+def with_member(name: str) -> ResponseCreate:
+    """Return a create whose member `name` is another than that of `create()`."""
+    changed = create()
+    member = ResponseCreate.DESCRIPTOR.fields_by_name[name]
+    value = getattr(changed, name)
+    if name == "metadata":
+        value["key"] = "value"
+    elif isinstance(value, str | int | float):
+        setattr(changed, name, {str: "x", bool: True, int: 5, float: 0.5}[type(value)])
+    elif member.message_type is None:
+        value.append("x")
+    elif hasattr(value, "add"):
+        value.add()
+    else:
+        value.SetInParent()
+    return changed
+
+
+def checked(given: ResponseCreate, model: ServedModel = MODEL) -> CheckedSettings:
+    tools = ToolCatalogue().check(given.tools)
+    assert isinstance(tools, CheckedTools)
+    settings = check_settings(given, model, tools)
+    assert isinstance(settings, CheckedSettings)
+    return settings
+
+
+def knowing(*creates: ResponseCreate, max_bytes: int = 1 << 20) -> KnownSettings:
+    known = KnownSettings(max_bytes)
+    for given in creates:
+        known.add(given, (), checked(create(), MODEL))
+    return known
+
+
+@pytest.mark.parametrize("name", sorted(OF_ONE_TURN))
+def test_settings_are_found_though_what_is_of_one_turn_differs(name: str) -> None:
+    assert knowing(create()).find(with_member(name), MODEL, ()) is not None
+    assert knowing(with_member(name)).find(create(), MODEL, ()) is not None
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_create_with_another_setting_is_not_found(name: str) -> None:
+    assert knowing(create()).find(with_member(name), MODEL, ()) is None
+    assert knowing(with_member(name)).find(create(), MODEL, ()) is None
+    assert knowing(with_member(name)).find(with_member(name), MODEL, ()) is not None
+
+
+def test_every_tool_is_compared() -> None:
+    known = knowing(create())
+    assert known.find(create(), MODEL, (tool("added").SerializeToString(),)) is None
+    for tools in ([tool("a", "x"), tool("b")], [tool("a"), tool("b", "x")], [tool("b"), tool("a")]):
+        assert known.find(ResponseCreate(model="sim", tools=tools), MODEL, ()) is None
+
+
+def test_what_is_known_does_not_change_with_its_create() -> None:
+    first = create(truncation="auto")
+    first.reasoning.effort = "low"
+    known = knowing(first)
+    first.reasoning.effort = "high"
+    first.truncation = "disabled"
+    first.tools[0].function.name = "other"
+    assert known.find(first, MODEL, ()) is None
+    again = create(truncation="auto")
+    again.reasoning.effort = "low"
+    assert known.find(again, MODEL, ()) is not None
+
+
+def test_nothing_of_one_turn_is_kept() -> None:
+    secret = create(input=Input(text="SECRET"), instructions="SECRET", user="SECRET")
+    secret.metadata["SECRET"] = secret.prompt_cache_key = secret.safety_identifier = "SECRET"
+    secret.prompt.variables = '"SECRET"'
+    known = KnownSettings()
+    known.add(secret, (), checked(secret))
+    (kept,) = known._known.items()
+    assert "SECRET" not in repr(kept)
+
+
+def test_no_credentials_are_kept() -> None:
+    given = create()
+    given.tools.add().mcp.authorization = "SECRET"
+    known = knowing(given)
+    known.add(create(), (given.tools[-1].SerializeToString(),), checked(create()))
+    assert not known._known and known.find(given, MODEL, ()) is None
+
+
+def test_the_settings_of_a_model_that_was_replaced_are_forgotten() -> None:
+    known, other = (
+        knowing(create(), create(store=True, tool_choice=ToolChoice(mode="none"))),
+        served(),
+    )
+    assert known.find(create(store=True, tool_choice=ToolChoice(mode="none")), other, ()) is None
+    assert not known._known
+    refused = Rejection(error_pb2.ERROR_REASON_MODEL_NOT_FOUND, "There is no such model.")
+    known = knowing(create())
+    assert known.find(create(), refused, ()) is None
+
+
+def test_what_is_kept_is_bounded_and_what_was_used_last_stays() -> None:
+    creates = [ResponseCreate(model="sim", tools=[tool(f"tool_{n}")]) for n in range(4)]
+    one = 1024 + len(creates[0].SerializeToString()) + len(checked(create()).shown)
+    known = knowing(*creates[:3], max_bytes=3 * one + 100)
+    assert known.find(creates[0], MODEL, ()) is not None
+    known.add(creates[3], (), checked(create()))
+    found = [known.find(given, MODEL, ()) is not None for given in creates]
+    assert found == [True, False, True, True]
+    known.add(create(text={"verbosity": "x" * 4 * one}), (), checked(create()))
+    assert [known.find(given, MODEL, ()) is not None for given in creates] == found
+
+
+def test_of_settings_with_the_same_tools_the_newest_few_are_known() -> None:
+    known = knowing(*[create(max_output_tokens=count) for count in range(1, 100)])
+    found = [
+        count
+        for count in range(1, 100)
+        if known.find(create(max_output_tokens=count), MODEL, ()) is not None
+    ]
+    assert found == list(range(92, 100))
+    assert known._bytes == sum(entry.size for alike in known._known.values() for entry in alike)
+
+
+# What a turn gets is the same, whether its settings are known or not.
+
+
+def validator(registry: ModelRegistry | None = None) -> Validator:
+    ids = itertools.count()
+    return Validator(
+        registry or ModelRegistry([MODEL]),
+        lambda prefix: f"{prefix}{next(ids)}",
+        strict_content=False,
+    )
+
+
+def check(
+    rules: Validator, given: ResponseCreate, parent: Parent | None = None, **how: Any
+) -> CheckedCreate | Rejection:
+    how = {"stream_id": None, "is_persistent": True, "is_warm_up": False, **how}
+    return rules.check(given, parent or Parent(), find_item=lambda item_id: None, **how)
+
+
+def outcome(result: CheckedCreate | Rejection) -> object:
+    if isinstance(result, Rejection):
+        return result
+    shown = new_response(
+        result.create,
+        response_id="resp_1",
+        created_at=1,
+        settings=result.shown_settings,
+        warnings=result.warnings,
+    )
+    left = {"items", "conversation", "model"}  # with ids of their own
+    values = {f.name: getattr(result, f.name) for f in fields(result) if f.name not in left}
+    return {**values, "response": shown}
+
+
+CHOICES = {
+    "model": ["sim", "", "none"],
+    "tools": [[], [tool("a"), tool("b")], [tool("a")], [Tool(custom=CustomTool(name="a"))]],
+    "tool_choice": [None, ToolChoice(mode="required"), ToolChoice(mode="none"), ToolChoice()],
+    "store": [None, True, False],
+    "temperature": [None, 0.5, 3.0],
+    "max_output_tokens": [None, 0, 20],
+    "include": [[], ["turnwire.timing"], ["what"]],
+    "metadata": [{}, {"a": "b"}, {"a": "b" * 600}],
+    "instructions": [None, "Be brief.", "Be long."],
+    "user": [None, "somebody"],
+    "generate": [None, True],
+    "background": [None, True],
+    "previous_response_id": [None, "resp_0"],
+    "top_logprobs": [None, 3],
+}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_known_settings_change_nothing_for_any_create(seed: int) -> None:
+    chosen, warm = random.Random(seed), validator()
+    usual = {name: values[0] for name, values in CHOICES.items()}
+    for _ in range(300):
+        changed = chosen.sample(sorted(CHOICES), chosen.choice([0, 1, 1, 2]))
+        members = {**usual, **{name: chosen.choice(CHOICES[name]) for name in changed}}
+        given = ResponseCreate(input=Input(text="Hi"), **members)
+        how = {
+            "is_persistent": chosen.random() < 0.8,
+            "stream_id": chosen.choice([None, None, None, "lane"]),
+        }
+        copy = ResponseCreate.FromString(given.SerializeToString())
+        assert outcome(check(warm, given, **how)) == outcome(check(validator(), copy, **how))
+
+
+def test_a_second_create_with_the_same_settings_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = validator()
+    assert isinstance(check(rules, create(input=Input(text="Hi"))), CheckedCreate)
+    monkeypatch.setattr(rules, "_check_settings", None)  # what works them out
+    again = create(input=Input(text="Hello"), instructions="Be brief.", metadata={"a": "b"})
+    assert isinstance(check(rules, again), CheckedCreate)
+
+
+def test_a_model_that_was_replaced_is_no_longer_used() -> None:
+    registry, new = ModelRegistry([MODEL]), served()
+    rules = validator(registry)
+    check(rules, create(input=Input(text="Hi")))
+    registry.replace([new], any_model=False)
+    after = check(rules, create(input=Input(text="Hi")))
+    assert isinstance(after, CheckedCreate) and after.model is new
+    registry.replace([served("other")], any_model=False)
+    gone = check(rules, create(input=Input(text="Hi")))
+    assert isinstance(gone, Rejection) and gone.param == "model"
+
+
+def test_what_a_configuration_says_is_not_taken_for_a_setting_that_was_checked() -> None:
+    rules, name = validator(), "no name!"
+    text = {"format": {"type": "json_schema", "name": name, "schema": {}}}
+    update = ConfigurationUpdateItem(text=json.dumps(text))
+    given = create(input=Input(items=ItemList(items=[Item(configuration_update=update)])))
+    updated = check(rules, given)
+    assert isinstance(updated, CheckedCreate)
+    assert updated.create.text.format.json_schema.name == name
+    own = create(input=Input(text="Hi"))
+    own.text.format.json_schema.name, own.text.format.json_schema.schema = name, "{}"
+    refused = check(rules, own)
+    assert isinstance(refused, Rejection) and refused.param == "text.format.name"
+    plain = check(rules, create(input=Input(text="Hi")))
+    assert isinstance(plain, CheckedCreate) and plain.text_format is None
+    following = check(
+        rules, create(input=Input(text="Hi")), Parent(updated.conversation)
+    )  # with settings that are known, in a conversation that changes them
+    assert isinstance(following, CheckedCreate) and following.text_format is not None
+
+
+def test_tools_that_items_offer_are_there_from_then_on() -> None:
+    rules, offer = validator(), AdditionalToolsItem(tools=[tool("late")])
+    check(rules, create(input=Input(text="Hi")))
+    items = ItemList(items=[Item(additional_tools=offer)])
+    for _ in range(2):  # known the second time
+        offered = check(rules, create(input=Input(items=items)))
+        assert isinstance(offered, CheckedCreate)
+        later = check(rules, create(input=Input(text="Hi")), Parent(offered.conversation))
+        before = check(rules, create(input=Input(text="Hi")))
+        assert isinstance(later, CheckedCreate) and isinstance(before, CheckedCreate)
+        assert [spec.name for spec in offered.tools.tools] == ["a", "b", "late"]
+        assert offered.tools == later.tools != before.tools
+
+
+@pytest.mark.parametrize("allowed", [["a", "b"], ["a"], None])
+def test_a_parser_knows_the_tools_that_the_turn_may_call(allowed: list[str] | None) -> None:
+    given = create(input=Input(text="Hi"))
+    if allowed is not None:
+        given.tool_choice.allowed_tools.mode = "auto"
+        for name in allowed:
+            given.tool_choice.allowed_tools.tools.add().function.name = name
+    result = check(validator(), given)
+    assert isinstance(result, CheckedCreate)
+    asked = result.render_request(Parent())
+    for_parser = result.parser_request(asked)
+    assert [spec.name for spec in asked.tools.tools] == ["a", "b"]
+    assert [spec.name for spec in for_parser.tools.tools] == (allowed or ["a", "b"])
+    assert for_parser.new_items is asked.new_items
