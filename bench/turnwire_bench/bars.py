@@ -6,14 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from turnwire_bench import bars_of_load, bars_of_rows, bars_of_sessions
+from turnwire_bench import bars_of_load, bars_of_rows, bars_of_sessions, bars_of_workers
 from turnwire_bench.bar import Bar
 from turnwire_bench.failure import BenchFailure
 from turnwire_bench.meta import meta_of
+from turnwire_bench.progress import Progress
 
 __all__ = ["BARS", "BarsSettings", "run_bars"]
-
-Progress = Callable[[str], None]
 
 
 class Measure(Protocol):
@@ -36,6 +35,7 @@ BARS: Final[dict[str, Measure]] = {
     "idle": bars_of_sessions.idle_bars,
     "cached": bars_of_sessions.cached_bars,
     "stop": bars_of_load.stop_bars,
+    "workers": bars_of_workers.workers_bars,
 }
 """Groups of bars, by the name that `--only` takes: what one measurement tells."""
 

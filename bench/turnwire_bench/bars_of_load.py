@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
 from typing import Any, Final
 
 from turnwire_bench.bar import Bar, each_of, ratio_of
 from turnwire_bench.failure import BenchFailure
+from turnwire_bench.progress import Progress
 from turnwire_bench.samples import EventSize
 from turnwire_bench.stand import Stand
 
@@ -16,8 +16,6 @@ __all__ = [
     "cpu_bars",
     "stop_bars",
 ]
-
-Progress = Callable[[str], None]
 
 _WIRES: Final = ("ws", "grpc")
 _NAMES: Final = {"ws": "WebSocket", "grpc": "gRPC"}
@@ -97,7 +95,9 @@ def cpu_bars(repeats: int, progress: Progress, *, quick: bool) -> list[Bar]:
     with Stand() as stand:
         server, worker, echo = stand.server(), stand.worker(), stand.echo()
 
-        def per_event(wire: str, sessions: int, rate: float, *, bare: bool = False) -> float:
+        def per_event(
+            wire: str, sessions: int, rate: float, *, bare: bool = False, connections: int = 0
+        ) -> float:
             port = server.port(wire)
             if bare:
                 port = echo.ready["grpc_port" if wire == "grpc" else "http_port"]
@@ -108,6 +108,7 @@ def cpu_bars(repeats: int, progress: Progress, *, quick: bool) -> list[Bar]:
                 "port": port,
                 "rate": rate,
                 "sessions": sessions,
+                "connections": connections,
                 "seconds": seconds,
                 "pids": [echo.pid if bare else server.pid],
             }
@@ -120,14 +121,17 @@ def cpu_bars(repeats: int, progress: Progress, *, quick: bool) -> list[Bar]:
         found: dict[str, list[float]] = {}
         for repeat in range(repeats):
             progress(f"CPU per event: {repeat + 1} of {repeats}")
-            for name, wire, sessions, rate, bare in (
-                ("grpc 65", "grpc", 100, 65.0, False),
-                ("echo 65", "grpc", 100, 65.0, True),
-                ("ws 65", "ws", 100, 65.0, False),
-                ("grpc 1000", "grpc", 10, 1000.0, False),
-                ("ws 1000", "ws", 10, 1000.0, False),
+            for name, wire, sessions, rate, bare, connections in (
+                ("grpc 65", "grpc", 100, 65.0, False, 0),
+                ("echo 65", "grpc", 100, 65.0, True, 0),
+                ("ws 65", "ws", 100, 65.0, False, 0),
+                ("grpc 65 shared", "grpc", 100, 65.0, False, 1),
+                ("echo 65 shared", "grpc", 100, 65.0, True, 1),
+                ("grpc 1000", "grpc", 10, 1000.0, False, 0),
+                ("ws 1000", "ws", 10, 1000.0, False, 0),
             ):
-                found.setdefault(name, []).append(per_event(wire, sessions, rate, bare=bare))
+                spent = per_event(wire, sessions, rate, bare=bare, connections=connections)
+                found.setdefault(name, []).append(spent)
     details = {f"{name} µs": statistics.median(values) for name, values in found.items()}
     return [
         Bar(
@@ -135,6 +139,14 @@ def cpu_bars(repeats: int, progress: Progress, *, quick: bool) -> list[Bar]:
             "server CPU per token, 65 tokens/s × 100 gRPC sessions, against the bare grpc.aio echo",
             0.5,
             ratio_of(each_of(found["grpc 65"]), each_of(found["echo 65"])),
+            details=details,
+        ),
+        Bar(
+            "cpu_65_shared",
+            "server CPU per token, 65 tokens/s × 100 gRPC sessions on one connection, "
+            "as a gateway's, against the bare grpc.aio echo on one",
+            0.5,
+            ratio_of(each_of(found["grpc 65 shared"]), each_of(found["echo 65 shared"])),
             details=details,
         ),
         Bar(

@@ -11,8 +11,9 @@ from turnwire_bench.chain import ChainSettings, run_chain
 from turnwire_bench.converse import TRANSPORTS
 from turnwire_bench.figures import Figure
 from turnwire_bench.network import PROFILES
+from turnwire_bench.progress import Progress
 from turnwire_bench.scenario import Scenario, load_scenario
-from turnwire_bench.transports import Progress, TransportsSettings, run_transports
+from turnwire_bench.transports import TransportsSettings, run_transports
 
 __all__ = ["chain_bars", "delivery_bars", "history_bars", "internet_bars", "overhead_bars"]
 

@@ -6,18 +6,16 @@ import re
 import statistics
 import time
 import urllib.request
-from collections.abc import Callable
 from typing import Final
 
 from turnwire_bench.bar import Bar, each_of
 from turnwire_bench.failure import BenchFailure
 from turnwire_bench.processes import Child
+from turnwire_bench.progress import Progress
 from turnwire_bench.scale import least_memory_kb
 from turnwire_bench.stand import Server, Stand
 
 __all__ = ["cached_bars", "idle_bars", "opens_bars", "stalled_bars"]
-
-Progress = Callable[[str], None]
 
 _WIRES: Final = ("ws", "grpc")
 _NAMES: Final = {"ws": "WebSocket", "grpc": "gRPC"}
@@ -122,18 +120,25 @@ def idle_bars(repeats: int, progress: Progress, *, quick: bool) -> list[Bar]:
     with Stand() as stand:
         worker = stand.worker()
         for wire, limit in (("ws", 110.0), ("grpc", 140.0)):
-            held, at_once, kept = [], [], []
+            held, at_once, kept, kept_again = [], [], [], []
             for repeat in range(repeats):
                 progress(f"{wire}: idle sessions: {repeat + 1} of {repeats}")
                 server = stand.server()
                 before = _warm(worker, server, wire)
                 _open(worker, server, wire, count, _TURN_BYTES)
                 at_once.append((_known(server.memory_kb()) - before) / count)
-                rests = _known(least_memory_kb(server, 8.0 if quick else _AT_REST_S))
+                rest_s, close_s = (8.0, 1.0) if quick else (_AT_REST_S, 5.0)
+                rests = _known(least_memory_kb(server, rest_s))
                 held.append((rests - before) / count)
                 worker.ask({"do": "let_go"}, timeout_s=_TIMEOUT_S)
-                after = _known(least_memory_kb(server, 1.0 if quick else 5.0))
+                after = _known(least_memory_kb(server, close_s))
                 kept.append((after - before) / count)
+                # As many once more: memory that waits to be used again is no leak.
+                _open(worker, server, wire, count, _TURN_BYTES)
+                least_memory_kb(server, rest_s)
+                worker.ask({"do": "let_go"}, timeout_s=_TIMEOUT_S)
+                again = _known(least_memory_kb(server, close_s))
+                kept_again.append((again - after) / count)
             name = _NAMES[wire]
             bars += [
                 Bar(
@@ -149,6 +154,13 @@ def idle_bars(repeats: int, progress: Progress, *, quick: bool) -> list[Bar]:
                     f"of it, kept 5 s after a {name} session was closed",
                     limit / 10,
                     each_of(kept),
+                    unit="kB",
+                ),
+                Bar(
+                    f"idle_kept_again_{wire}",
+                    f"the same of as many {name} sessions once more, beyond what the first kept",
+                    limit / 10,
+                    each_of(kept_again),
                     unit="kB",
                 ),
             ]

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from turnwire_bench.drivers import STAGES
 from turnwire_bench.meta import meta_of
 from turnwire_bench.network import PROFILES
+from turnwire_bench.progress import Progress
 from turnwire_bench.rows import Way, overheads_ms
 from turnwire_bench.samples import Conversation
 from turnwire_bench.scenario import Scenario
 from turnwire_bench.stand import Stand
 
 __all__ = ["CHAIN_TRANSPORTS", "ChainSettings", "growth", "run_chain"]
-
-Progress = Callable[[str], None]
 
 CHAIN_TRANSPORTS: Final = ("http_full", "http_chain", "ws", "grpc")
 _SAID: Final = 100

@@ -27,6 +27,7 @@ from turnwire_bench.bar import Bar
 from turnwire_bench.failure import BenchFailure
 from turnwire_bench.html_report import html_report
 from turnwire_bench.network import PROFILES
+from turnwire_bench.progress import Progress, Steps
 from turnwire_bench.scenario import load_scenario
 from turnwire_bench.transports import TransportsSettings, run_transports
 
@@ -47,9 +48,9 @@ def run_bench(options: argparse.Namespace) -> int:
         The exit code.
     """
     console = Console(highlight=False)
-    # Progress is for people: where the output goes elsewhere, it has the figures alone.
-    status = Console(stderr=True, highlight=False).status("")
-    runs: Mapping[str, Callable[[argparse.Namespace, Console, Any], Result | None]] = {
+    # Not to the standard output: what is sent elsewhere from there has the figures alone.
+    steps = Steps(Console(stderr=True, highlight=False))
+    runs: Mapping[str, Callable[[argparse.Namespace, Console, Progress], Result | None]] = {
         "transports": _transports,
         "scale": _scale,
         "chain": _chain,
@@ -60,8 +61,8 @@ def run_bench(options: argparse.Namespace) -> int:
     try:
         for path in (options.json, getattr(options, "html", None)):
             _check_writable(path)
-        with status:
-            result = runs[options.subcommand](options, console, status)
+        with steps:
+            result = runs[options.subcommand](options, console, steps)
         if result is None:
             return 0
         result["meta"]["notes"] += options.note
@@ -81,7 +82,7 @@ def run_bench(options: argparse.Namespace) -> int:
     return 0
 
 
-def _transports(options: argparse.Namespace, console: Console, status: Any) -> Result:
+def _transports(options: argparse.Namespace, console: Console, progress: Progress) -> Result:
     default = ["quick"] if options.quick else ["agent_rollout"]
     profiles = options.profile or (("loopback",) if options.quick else ("loopback", "internet"))
     settings = TransportsSettings(
@@ -95,7 +96,7 @@ def _transports(options: argparse.Namespace, console: Console, status: Any) -> R
         held_sessions=8 if options.quick else 20,
         **({"beside": ()} if options.no_yardstick else {}),
     )
-    result = run_transports(settings, status.update)
+    result = run_transports(settings, progress)
     for place, group in itertools.groupby(result["rows"], key=_place):
         scenario, profile, rate = place
         pace = f"{rate:g} tokens/s" if rate else "as fast as it is read"
@@ -110,7 +111,7 @@ def _place(row: Mapping[str, Any]) -> tuple[str, str, float]:
     return row["scenario"], row["profile"], row["rate"]
 
 
-def _scale(options: argparse.Namespace, console: Console, status: Any) -> Result:
+def _scale(options: argparse.Namespace, console: Console, progress: Progress) -> Result:
     quick = options.quick
     settings = scale.ScaleSettings(
         rates=options.rate,
@@ -120,10 +121,11 @@ def _scale(options: argparse.Namespace, console: Console, status: Any) -> Result
         opens=options.opens if options.opens is not None else (50 if quick else 5000),
         wires=_chosen(options.transport, scale.WIRES),
         give_back_s=0.0 if quick else 5.0,
+        most_at_rest=0 if quick else 1000,
     )
     if options.workers:
-        return _scale_workers(options, settings, console, status)
-    result = scale.run_scale(settings, status.update)
+        return _scale_workers(options, settings, console, progress)
+    result = scale.run_scale(settings, progress)
     for table in tables.scale_table(result["rows"], result["idle"]):
         _print(console, table)
     for opens in result["opens"]:
@@ -132,21 +134,19 @@ def _scale(options: argparse.Namespace, console: Console, status: Any) -> Result
 
 
 def _scale_workers(
-    options: argparse.Namespace, settings: scale.ScaleSettings, console: Console, status: Any
+    options: argparse.Namespace, settings: scale.ScaleSettings, console: Console, progress: Progress
 ) -> Result:
     if len(set(options.workers)) < 2 or min(options.workers) < 1:
         raise BenchFailure("Two numbers of workers to compare are needed: --workers 1,2.")
     repeats = options.repeats or (1 if options.quick else _SCALE_REPEATS)
     workers = tuple(dict.fromkeys(options.workers))
-    result = scale_workers.run_scale_workers(
-        settings, workers, repeats=repeats, progress=status.update
-    )
+    result = scale_workers.run_scale_workers(settings, workers, repeats=repeats, progress=progress)
     _print(console, tables.scale_table(result["rows"], [])[0])
     _print(console, tables.ratios_table(result["ratios"]))
     return result
 
 
-def _chain(options: argparse.Namespace, console: Console, status: Any) -> Result:
+def _chain(options: argparse.Namespace, console: Console, progress: Progress) -> Result:
     turns = options.turns or (10 if options.quick else 200)
     if turns < 4:
         raise BenchFailure("A chain of at least 4 turns is needed.")
@@ -156,24 +156,24 @@ def _chain(options: argparse.Namespace, console: Console, status: Any) -> Result
         repeats=_repeats(options),
         transports=_chosen(options.transport, chain.CHAIN_TRANSPORTS, converse.TRANSPORTS),
     )
-    result = chain.run_chain(settings, status.update)
+    result = chain.run_chain(settings, progress)
     _print(console, tables.chain_table(result["rows"], result["growth"]))
     return result
 
 
-def _micro(options: argparse.Namespace, console: Console, status: Any) -> Result:
+def _micro(options: argparse.Namespace, console: Console, progress: Progress) -> Result:
     settings = micro.MicroSettings(
         groups=_chosen(options.group, micro.GROUPS),
         seconds=0.01 if options.quick else 0.2,
         repeats=_repeats(options),
         tools_bytes=6_000 if options.quick else 60_000,
     )
-    result = micro.run_micro(settings, status.update)
+    result = micro.run_micro(settings, progress)
     _print(console, tables.micro_table(result["rows"]))
     return result
 
 
-def _peers(options: argparse.Namespace, console: Console, status: Any) -> Result:
+def _peers(options: argparse.Namespace, console: Console, progress: Progress) -> Result:
     scenario = options.scenario or ("quick" if options.quick else "answers")
     settings = peers.PeersSettings(
         peers=tuple(peers.parse_peer(text) for text in options.peer),
@@ -187,7 +187,7 @@ def _peers(options: argparse.Namespace, console: Console, status: Any) -> Result
     )
     if settings.is_alone and not settings.peers:
         raise BenchFailure("--only-peers needs a --peer.")
-    result = peers.run_peers(settings, status.update)
+    result = peers.run_peers(settings, progress)
     _print(console, tables.peers_table(result["rows"]))
     for row in result["rows"]:
         if "failure" in row:
@@ -196,7 +196,7 @@ def _peers(options: argparse.Namespace, console: Console, status: Any) -> Result
     return result
 
 
-def _bars(options: argparse.Namespace, console: Console, status: Any) -> Result | None:
+def _bars(options: argparse.Namespace, console: Console, progress: Progress) -> Result | None:
     if options.list:
         for name in bars.BARS:
             console.print(name)
@@ -204,7 +204,7 @@ def _bars(options: argparse.Namespace, console: Console, status: Any) -> Result 
     settings = bars.BarsSettings(options.only or (), _repeats(options), options.quick)
     measured: list[Bar] = []
     try:
-        return bars.run_bars(settings, status.update, on_bar=measured.append)
+        return bars.run_bars(settings, progress, on_bar=measured.append)
     finally:
         # What was measured is worth something, also when the next thing cannot be.
         if measured:

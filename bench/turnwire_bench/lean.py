@@ -14,7 +14,7 @@ import orjson
 from turnwire import _codec
 from turnwire.v1.client_event_pb2 import ClientEvent
 from turnwire.v1.server_event_pb2 import ServerFrame
-from turnwire_bench.lean_call import LeanCall
+from turnwire_bench.lean_call import LeanCall, LeanConnection
 from turnwire_bench.lean_socket import LeanSocket
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "LeanWire",
     "Link",
     "close_all",
+    "connect_lean",
     "create_of",
     "one_byte_tokens",
     "open_lean",
@@ -137,26 +138,45 @@ async def open_lean(
     Raises:
         OSError: There is no server, or it refused.
     """
-    loop = asyncio.get_running_loop()
     connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    connection.setblocking(False)
     if receive_buffer is not None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
     link: Link
+    protocol: LeanSocket | LeanConnection
+    if wire == "ws":
+        link = protocol = LeanSocket(port, path or PATH, take)
+    else:
+        protocol = LeanConnection(port, **({} if window is None else {"window": window}))
+        link = protocol.call(path or METHOD, take)
+    await _connect(port, protocol, connection)
+    return link
+
+
+async def connect_lean(port: int) -> LeanConnection:
+    """Open a gRPC connection for calls that share it.
+
+    Raises:
+        OSError: There is no server, or it refused.
+    """
+    connection = LeanConnection(port)
+    await _connect(port, connection, socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+    return connection
+
+
+async def _connect(
+    port: int, protocol: LeanSocket | LeanConnection, connection: socket.socket
+) -> None:
+    """Connect a socket, and wait until the server speaks."""
+    loop = asyncio.get_running_loop()
+    connection.setblocking(False)
     try:
         await loop.sock_connect(connection, (_HOST, port))
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if wire == "ws":
-            link = LeanSocket(port, path or PATH, take)
-        else:
-            more = {} if window is None else {"window": window}
-            link = LeanCall(port, path or METHOD, take, **more)
-        await loop.create_connection(lambda: link, sock=connection)
+        await loop.create_connection(lambda: protocol, sock=connection)
     except BaseException:
         connection.close()
         raise
-    await link.opened
-    return link
+    await protocol.opened
 
 
 def create_of(wire: LeanWire, text: str, script: str, **more: Any) -> bytes:

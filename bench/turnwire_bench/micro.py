@@ -19,6 +19,7 @@ from turnwire_bench.figures import Figure
 from turnwire_bench.loops import run
 from turnwire_bench.meta import meta_of
 from turnwire_bench.micro_render import render_pieces
+from turnwire_bench.progress import Progress
 from turnwire_server.adapters.clock import SystemClock
 from turnwire_server.codec.requests import RequestDecoder
 from turnwire_server.codec.sse import sse_event
@@ -33,8 +34,6 @@ from turnwire_server.session.settings import SessionSettings
 from turnwire_server.transports.encoding import JsonEncoder, ProtoEncoder
 
 __all__ = ["GROUPS", "MicroSettings", "Piece", "run_micro"]
-
-Progress = Callable[[str], None]
 
 GROUPS: Final = ("codec", "session", "render", "outbox")
 _MICRO: Final = 1e6

@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
 from turnwire_bench.echo import ECHO_METHOD, ECHO_PATH, plans_message, turn_message
 from turnwire_bench.figures import percentile
 from turnwire_bench.lean import (
+    METHOD,
     MOST_ONE_BYTE_TOKENS,
     LeanSession,
     LeanWire,
     Link,
     close_all,
+    connect_lean,
     create_of,
     one_byte_tokens,
     open_lean,
 )
 from turnwire_bench.usage import cpu_seconds
 
-__all__ = ["paced"]
+__all__ = ["PACED_NOTE", "paced"]
 
 Job = dict[str, Any]
+OpenLink = Callable[[Callable[[bytes], None]], Awaitable[Link]]
+"""Opens what a stream goes over; told what takes each message."""
 
 _AT_ONCE: Final = 64
 """Streams that are opened at a time."""
@@ -32,10 +38,24 @@ _OPENS_TIMEOUT_S: Final = 400.0
 _SETTLE_S: Final = 0.5
 _DELTA_BYTES: Final = {"ws": 180, "grpc": 60}
 """About what a delta takes; the yardstick's messages are as long."""
+_RAMP_S: Final = 1.0
+"""Longest time within which all streams begin."""
+_LOOK: Final = 1 / 3
+"""Of the window: when a load that is far too much is given up."""
+
+PACED_NOTE: Final = (
+    "All sessions begin within a second, which is a load of its own, and a turn that begins late "
+    "is late to its end. Their first turns are therefore of different lengths, so that from then "
+    "on turns begin evenly over time, and the delays of first turns do not count."
+)
 
 
 async def paced(job: Job) -> dict[str, Any]:
     """Keep `sessions` generating at `rate` for `seconds`.
+
+    With `connections` the streams of gRPC share so many, as those of a gateway do. With
+    `give_up_ms` it ends after a third of the seconds when half of the tokens are later than that;
+    `gave_up` says so.
 
     Returns:
         Events and tokens of the window, delays of tokens behind the engine's schedule, and the
@@ -56,43 +76,65 @@ class _PacedLoad:
         self._wire: LeanWire = job["wire"]
         self._is_echo: bool = job.get("echo", False)
         self._port: int = job["port"]
-        self._rate: float = job["rate"]
+        self._rate = float(job["rate"])
         self._seconds: float = job["seconds"]
         self._pids: list[int] = job["pids"]
         # As long as an answer is: what it costs to begin and to end a turn is another figure.
         self._tokens = MOST_ONE_BYTE_TOKENS
-        self._streams = [_PacedStream(self._tokens, self._rate) for _ in range(job["sessions"])]
-        self._create = create_of(self._wire, "Go on.", one_byte_tokens(self._tokens, self._rate))
-        self._failures = 0
+        self._give_up_ms: float | None = job.get("give_up_ms")
+        self._connections: int = job.get("connections", 0)
+        count = job["sessions"]
+        self._ramp_s = min(_RAMP_S, self._tokens / self._rate)
+        self._streams = [
+            _PacedStream(self._tokens, self._rate, first=self._first_tokens(number / count))
+            for number in range(count)
+        ]
+
+    def _first_tokens(self, place: float) -> int:
+        """Return the length of a first turn; `place` is which one it is, from 0 to 1.
+
+        The first of the second turns begins when the ramp is over, the last a turn's time later.
+        """
+        at_once = self._ramp_s * self._rate / self._tokens
+        part: float = at_once + (1 - at_once) * place
+        return max(1, round(self._tokens * part))
 
     async def open(self) -> None:
         limit = asyncio.Semaphore(_AT_ONCE)
+        shared = [await connect_lean(self._port) for _ in range(self._connections)]
 
-        async def one(stream: _PacedStream) -> None:
+        async def link(number: int, take: Callable[[bytes], None]) -> Link:
+            path = None
+            if self._is_echo:
+                path = ECHO_METHOD if self._wire == "grpc" else ECHO_PATH
+            if shared:
+                return shared[number % len(shared)].call(path or METHOD, take)
+            return await open_lean(self._wire, self._port, take, path=path)
+
+        async def one(number: int, stream: _PacedStream) -> None:
             async with limit:
                 if self._is_echo:
-                    await stream.open_echo(self._wire, self._port)
+                    await stream.open_echo(self._wire, partial(link, number))
                 else:
-                    await stream.open(self._wire, self._port, self._create)
+                    await stream.open(self._wire, partial(link, number))
 
         async with asyncio.timeout(_OPENS_TIMEOUT_S):
-            await asyncio.gather(*map(one, self._streams))
+            await asyncio.gather(*map(one, itertools.count(), self._streams))
 
     async def run(self) -> dict[str, Any]:
         gc.collect()
         loop = asyncio.get_running_loop()
-        spread = min(1.0, self._tokens / self._rate)
         for number, stream in enumerate(self._streams):
-            loop.call_later(spread * number / len(self._streams), stream.begin)
-        await asyncio.sleep(spread + _SETTLE_S)
+            loop.call_later(self._ramp_s * number / len(self._streams), stream.begin)
+        await asyncio.sleep(self._ramp_s + _SETTLE_S)
         for stream in self._streams:
             stream.forget()
         began = time.perf_counter()
         own, theirs = time.process_time(), cpu_seconds(self._pids)
-        await asyncio.sleep(self._seconds)
+        gave_up = await self._window()
         wall = time.perf_counter() - began
         own_spent, theirs_after = time.process_time() - own, cpu_seconds(self._pids)
-        delays = [delay for stream in self._streams for delay in stream.delays]
+        delays = self._delays()
         turns = [took for stream in self._streams for took in stream.turns]
         return {
             "wall_s": wall,
@@ -111,7 +153,27 @@ class _PacedLoad:
             "client_cpu_s": own_spent,
             "server_cpu_s": None if theirs is None else (theirs_after or 0.0) - theirs,
             "ended": sum(stream.link.closed.done() for stream in self._streams),
+            "gave_up": gave_up,
         }
+
+    async def _window(self) -> bool:
+        """Wait for the window's end; return whether it was not worth the wait."""
+        if self._give_up_ms is None:
+            await asyncio.sleep(self._seconds)
+            return False
+        await asyncio.sleep(self._seconds * _LOOK)
+        delays = self._delays()
+        late = sum(delay * 1e3 > self._give_up_ms for delay in delays)
+        # Half of all tokens: no hiccup of the machine makes as many late.
+        if late * 2 > len(delays):
+            return True
+        await asyncio.sleep(self._seconds * (1 - _LOOK))
+        return False
+
+    def _delays(self) -> list[float]:
+        """Return the delays of all but first turns; of these where nothing else was seen."""
+        settled = [stream for stream in self._streams if stream.is_settled]
+        return [delay for stream in settled or self._streams for delay in stream.delays]
 
     async def close(self) -> None:
         for stream in self._streams:
@@ -125,10 +187,15 @@ class _PacedStream:
 
     link: Link
 
-    def __init__(self, tokens: int, rate: float) -> None:
+    def __init__(self, tokens: int, rate: float, *, first: int) -> None:
+        """Say `tokens` tokens at `rate` again and again, but `first` at first."""
+        self._rate = rate
         self._period = 1 / rate
-        self._count = tokens
-        self._request = b""
+        self._tokens = tokens
+        self._count = first
+        self._request = self._later_request = b""
+        self.is_settled = False
+        """Whether its first turn is over."""
         self._began = 0.0
         self._seen = 0
         self._is_over = False
@@ -158,24 +225,30 @@ class _PacedStream:
             return self._echoed, self._echoed
         return self._session.counts.events, self._session.counts.messages
 
-    async def open(self, wire: LeanWire, port: int, create: bytes) -> None:
+    async def open(self, wire: LeanWire, link: OpenLink) -> None:
         """Open a session."""
-        self._request = create
+        self._request, self._later_request = (
+            create_of(wire, "Go on.", one_byte_tokens(count, self._rate))
+            for count in (self._count, self._tokens)
+        )
         self._session = LeanSession(wire, on_text=self._text, on_end=self._end)
-        self.link = await open_lean(wire, port, self._session.take)
+        self.link = await link(self._session.take)
         self.forget()
 
-    async def open_echo(self, wire: LeanWire, port: int) -> None:
+    async def open_echo(self, wire: LeanWire, link: OpenLink) -> None:
         """Open a stream of the yardstick, with one message for each token."""
         ready = asyncio.get_running_loop().create_future()
         self._take: Callable[[bytes], None] = lambda _: ready.set_result(None)
-        path = ECHO_METHOD if wire == "grpc" else ECHO_PATH
-        self.link = await open_lean(wire, port, lambda data: self._take(data), path=path)
+        self.link = await link(lambda data: self._take(data))
         size = _DELTA_BYTES[wire]
-        self.link.send(plans_message([[(n * self._period, size) for n in range(self._count)]]))
+        plans = [
+            [(number * self._period, size) for number in range(count)]
+            for count in (self._count, self._tokens)
+        ]
+        self.link.send(plans_message(plans))
         await ready
         self._take = self._echo
-        self._request = turn_message(0, 200)
+        self._request, self._later_request = turn_message(0, 200), turn_message(1, 200)
         self.forget()
 
     def begin(self) -> None:
@@ -195,16 +268,23 @@ class _PacedStream:
 
     def _end(self, _: str) -> None:
         # The id that ends the turn is a token as well.
-        self.turns.append(time.perf_counter() - self._began - self._count * self._period)
-        self.begin()
+        self._over(self._count)
 
     def _echo(self, _: bytes) -> None:
         self._echoed += 1
         self._note(1)
         if self._seen == self._count:
-            late = time.perf_counter() - self._began - (self._count - 1) * self._period
-            self.turns.append(late)
-            self.begin()
+            self._over(self._count - 1)
+
+    def _over(self, periods: int) -> None:
+        """Note the end of a turn of some periods, and begin the next."""
+        if self.is_settled:
+            self.turns.append(time.perf_counter() - self._began - periods * self._period)
+        else:
+            self.is_settled = True
+            self._request, self._count = self._later_request, self._tokens
+            self.delays.clear()
+        self.begin()
 
     def _note(self, tokens: int) -> None:
         self._seen += tokens

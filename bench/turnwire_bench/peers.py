@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,14 +11,13 @@ from turnwire_bench.meta import meta_of
 from turnwire_bench.network import PROFILES
 from turnwire_bench.peer_driver import PEER_TRANSPORTS
 from turnwire_bench.processes import Child
+from turnwire_bench.progress import Progress
 from turnwire_bench.rows import Way, row_of
 from turnwire_bench.samples import Conversation
 from turnwire_bench.scenario import Scenario
 from turnwire_bench.stand import Stand
 
 __all__ = ["Peer", "PeersSettings", "parse_peer", "run_peers"]
-
-Progress = Callable[[str], None]
 
 OURS: Final = "turnwire"
 _TIMEOUT_S: Final = 900.0

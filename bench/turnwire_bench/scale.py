@@ -3,41 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from turnwire_bench.meta import meta_of
+from turnwire_bench.paced import PACED_NOTE
 from turnwire_bench.processes import Child
+from turnwire_bench.progress import Progress
+from turnwire_bench.search import MOST_DELAY_MS, NOTE, Trial, best_of, searching
 from turnwire_bench.stand import Server, Stand
 
 __all__ = [
-    "CHANCES",
-    "MOST_DELAY_MS",
     "TIMEOUT_S",
-    "Progress",
+    "WIRES",
     "ScaleSettings",
-    "Trial",
-    "is_carried",
     "least_memory_kb",
+    "paced_job",
     "run_scale",
-    "searching",
 ]
 
-Progress = Callable[[str], None]
-Trial = dict[str, Any]
-"""What came of a number of sessions, as the job `paced` tells it."""
-
-MOST_DELAY_MS: Final = 50.0
-"""Of 99 of 100 tokens, behind the engine's schedule: where a core is full."""
 WIRES: Final = ("ws", "grpc")
-_FINE: Final = 1.1
-"""The search ends when what is carried and what is not are this close."""
-CHANCES: Final = 3
-_FIRST_TOKENS: Final = 2000
-"""Tokens per second, in all sessions together, that the search begins with."""
 _LOOK_S: Final = 0.5
-_LEAST_DELIVERED: Final = 0.95
+_REST_S: Final = 7.0
+_REST_EACH_S: Final = 0.015
+"""How long sessions take until they rest: all together, and each of them, as it takes its turn."""
 TIMEOUT_S: Final = 600.0
 
 
@@ -56,6 +46,8 @@ class ScaleSettings:
     wires: tuple[str, ...] = WIRES
     give_back_s: float = 5.0
     """How long a server may take to give memory back."""
+    most_at_rest: int = 1000
+    """More idle sessions are not waited for until they rest: that takes minutes."""
 
 
 def run_scale(settings: ScaleSettings, progress: Progress) -> dict[str, Any]:
@@ -81,9 +73,13 @@ def run_scale(settings: ScaleSettings, progress: Progress) -> dict[str, Any]:
             opened.append({"transport": wire, "count": settings.opens, **result})
             for rate in settings.rates:
                 found = _search(stand.server(), worker, wire, rate, settings, progress)
-                per_session = held[-1]["kb_per_session"] if held else None
                 rows.append(
-                    {"transport": wire, "rate": rate, **found, "idle_kb_per_session": per_session}
+                    {
+                        "transport": wire,
+                        "rate": rate,
+                        **found,
+                        "idle_kb_per_session": _idle_kb(held),
+                    }
                 )
     return {
         "meta": meta_of(
@@ -93,6 +89,12 @@ def run_scale(settings: ScaleSettings, progress: Progress) -> dict[str, Any]:
                 "WebSocket by hand, no more than counting. Its CPU is given beside the server's.",
                 "sessions_per_core is the number carried, divided by the cores that the server "
                 "used at that load where it used more than one.",
+                "kb_per_session of idle sessions is right after their turn, kb_at_rest once the "
+                "server has compressed what it keeps of them, for up to "
+                f"{settings.most_at_rest:,} of them. idle_kb_per_session is that of the most "
+                "sessions at rest, where there is one.",
+                NOTE,
+                PACED_NOTE,
             ],
             rates=list(settings.rates),
             seconds=settings.seconds,
@@ -113,29 +115,16 @@ def _search(
     settings: ScaleSettings,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Double the number of sessions until the tokens are late, then halve the gap."""
+    """Search the number of sessions of one server."""
 
-    def tried(count: int) -> dict[str, Any]:
-        # What else runs on the machine only ever makes tokens late: the best of a few counts.
-        for chance in range(CHANCES):
-            trial = once(count, chance)
-            if is_carried(trial):
-                break
-        return trial
+    def tried(count: int) -> Trial:
+        def once(before: int) -> Trial:
+            again = f" (again, {before})" if before else ""
+            progress(f"{wire}, {rate:g} tokens/s: {count} sessions{again}")
+            job = paced_job(server, wire, rate, count, settings.seconds)
+            return worker.ask(job, timeout_s=TIMEOUT_S)
 
-    def once(count: int, chance: int) -> dict[str, Any]:
-        again = f" (again, {chance})" if chance else ""
-        progress(f"{wire}, {rate:g} tokens/s: {count} sessions{again}")
-        job = {
-            "do": "paced",
-            "wire": wire,
-            "port": server.port(wire),
-            "rate": rate,
-            "sessions": count,
-            "seconds": settings.seconds,
-            "pids": [server.pid],
-        }
-        return worker.ask(job, timeout_s=TIMEOUT_S)
+        return best_of(once)
 
     search = searching(rate, settings.most_sessions)
     count = next(search)
@@ -147,55 +136,20 @@ def _search(
             return found
 
 
-def searching(rate: float, most_sessions: int) -> Generator[int, Trial, dict[str, Any]]:
-    """Yield numbers of sessions, take what came of each, and return what is carried."""
-    good: dict[str, Any] | None = None
-    bad = 0
-    count = max(1, min(most_sessions, round(_FIRST_TOKENS / rate)))
-    tries = []
-    while True:
-        trial = yield count
-        tries.append({"sessions": count, "delay_ms_p99": trial["delay_ms"]["p99"]})
-        if is_carried(trial):
-            good = {**trial, "sessions": count}
-            if count == most_sessions:
-                break
-            after = count * 2 if not bad else (count + bad) // 2
-        else:
-            bad = count
-            after = (count + good["sessions"]) // 2 if good else count // 2
-        lowest = good["sessions"] if good else 0
-        after = min(after, most_sessions)
-        if after in (lowest, bad) or after < 1 or (bad and lowest and bad / lowest <= _FINE):
-            break
-        count = after
-    if good is None:
-        return {"sessions_per_core": 0.0, "sessions": 0, "tries": tries}
-    server_cores = None
-    if good["server_cpu_s"] is not None:
-        server_cores = good["server_cpu_s"] / good["wall_s"]
+def paced_job(
+    server: Server, wire: str, rate: float, sessions: int, seconds: float
+) -> dict[str, Any]:
+    """Return the job of a try, which ends early when it is far too much."""
     return {
-        "sessions_per_core": good["sessions"] / max(1.0, server_cores or 1.0),
-        "sessions": good["sessions"],
-        "server_cores": server_cores,
-        "client_cores": good["client_cpu_s"] / good["wall_s"],
-        "delay_ms_p99": good["delay_ms"]["p99"],
-        "delay_ms_p50": good["delay_ms"]["p50"],
-        "events_per_second": good["events"] / good["wall_s"],
-        "tries": tries,
+        "do": "paced",
+        "wire": wire,
+        "port": server.port(wire),
+        "rate": rate,
+        "sessions": sessions,
+        "seconds": seconds,
+        "pids": [server.pid],
+        "give_up_ms": MOST_DELAY_MS,
     }
-
-
-def is_carried(trial: dict[str, Any]) -> bool:
-    """Return whether the tokens came in time, and all of them."""
-    late = trial["delay_ms"]["p99"]
-    delivered = trial["tokens"] / trial["wanted_tokens"]
-    return (
-        late is not None
-        and late <= MOST_DELAY_MS
-        and delivered >= _LEAST_DELIVERED
-        and not trial["ended"]
-    )
 
 
 def _idle(
@@ -215,17 +169,33 @@ def _idle(
     before = server.memory_kb()
     result = worker.ask({**job, "count": count}, timeout_s=TIMEOUT_S)
     held = server.memory_kb()
+    rest = None
+    if count <= settings.most_at_rest:
+        progress(f"{wire}: {count} idle sessions until they rest")
+        rest = least_memory_kb(server, _REST_S + count * _REST_EACH_S)
     worker.ask({"do": "let_go"}, timeout_s=TIMEOUT_S)
     after = least_memory_kb(server, settings.give_back_s)
-    known = before is not None and held is not None and after is not None
+
+    def each(now: float | None) -> float | None:
+        return None if now is None or before is None else (now - before) / count
+
     return {
         "transport": wire,
         "count": count,
         "alive": result["alive"],
         "connects_per_second": count / result["connect_s"],
-        "kb_per_session": (held - before) / count if known else None,  # type: ignore[operator]
-        "kb_kept_after_close": (after - before) / count if known else None,  # type: ignore[operator]
+        "kb_per_session": each(held),
+        "kb_at_rest": each(rest),
+        "kb_kept_after_close": each(after),
     }
+
+
+def _idle_kb(held: Sequence[dict[str, Any]]) -> float | None:
+    """Return what an idle session holds: of the most that rest, else of the most."""
+    at_rest = [row["kb_at_rest"] for row in held if row["kb_at_rest"] is not None]
+    at_once = [row["kb_per_session"] for row in held]
+    values: list[float | None] = at_rest or at_once or [None]
+    return values[-1]
 
 
 def least_memory_kb(server: Server, seconds: float) -> float | None:

@@ -5,30 +5,25 @@ from __future__ import annotations
 import itertools
 import os
 import statistics
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from turnwire_bench.figures import Figure
 from turnwire_bench.meta import meta_of
+from turnwire_bench.paced import PACED_NOTE
 from turnwire_bench.processes import Child
-from turnwire_bench.scale import (
-    CHANCES,
-    MOST_DELAY_MS,
-    TIMEOUT_S,
-    Progress,
-    ScaleSettings,
-    Trial,
-    is_carried,
-    searching,
-)
+from turnwire_bench.progress import Progress
+from turnwire_bench.scale import TIMEOUT_S, ScaleSettings, paced_job
+from turnwire_bench.search import MOST_DELAY_MS, NOTE, Search, Trial, best_of, searching
 from turnwire_bench.stand import Server, Stand
 
 __all__ = ["accounted", "in_turn", "run_scale_workers"]
 
 _NOTES: Final = (
     "Servers with each number of workers run side by side; their searches take turns, one try "
-    "each, and the one that begins changes with the repetition.",
+    "each, and the one that begins changes with the repetition. A search that is repeated begins "
+    "at what its first repetition found, in steps of 1.1 x.",
     "The load comes from as many processes as the most workers, whichever server it is for.",
     "Load and server share the machine. cores_left is what the load leaves of the cores that the "
     "workers could use: min(workers, cpus - client_cores). sessions_accounted is sessions x "
@@ -62,22 +57,24 @@ def run_scale_workers(
         with Stand() as stand:
             loads = [stand.worker() for _ in range(max(workers))]
             tries = {
-                count: _tried(stand.server(workers=count), loads, wire, rate, settings)
+                count: _tried(stand.server(workers=count), loads, wire, rate, settings, progress)
                 for count in workers
             }
+            near: dict[int, int] = {}
             for repetition in range(repeats):
                 begin = repetition % len(workers)
                 order = {count: tries[count] for count in (*workers[begin:], *workers[:begin])}
                 said = f"{wire}, {rate:g} tokens/s, repetition {repetition + 1}"
-                outcomes = in_turn(rate, settings.most_sessions, order, said, progress)
+                outcomes = in_turn(rate, settings.most_sessions, order, said, progress, near)
                 for count, outcome in outcomes.items():
                     found[count].append(accounted(outcome, count, cpus))
+                    near.setdefault(count, outcome["sessions"])
         rows += [_row(wire, rate, count, found[count]) for count in workers]
         ratios += [_ratio(wire, rate, (workers[0], count), found) for count in workers[1:]]
     return {
         "meta": meta_of(
             "scale",
-            notes=_NOTES,
+            notes=[*_NOTES, NOTE, PACED_NOTE],
             rates=list(settings.rates),
             seconds=settings.seconds,
             most_delay_ms=MOST_DELAY_MS,
@@ -95,6 +92,7 @@ def in_turn(
     tries: dict[int, Callable[[int], Trial]],
     said: str,
     progress: Progress,
+    near: Mapping[int, int] | None = None,
 ) -> dict[int, dict[str, Any]]:
     """Let searches take turns, one try each, until all have ended.
 
@@ -104,18 +102,20 @@ def in_turn(
         tries: For each number of workers, what tries a number of sessions.
         said: What is measured, for `progress`.
         progress: Hears what is done.
+        near: For each number of workers, where to begin; see `searching`.
 
     Returns:
         What each found; see `searching`.
     """
-    searches: dict[int, Generator[int, Trial, dict[str, Any]]] = {
-        workers: searching(rate, most_sessions) for workers in tries
+    searches: dict[int, Search] = {
+        workers: searching(rate, most_sessions, workers=workers, near=(near or {}).get(workers, 0))
+        for workers in tries
     }
     wanted = {workers: next(search) for workers, search in searches.items()}
     found: dict[int, dict[str, Any]] = {}
     while wanted:
         for workers, count in list(wanted.items()):
-            progress(f"{said}: {workers} workers, {count} sessions")
+            progress(f"{said}: {workers} worker{'s' * (workers > 1)}, {count} sessions")
             try:
                 wanted[workers] = searches[workers].send(tries[workers](count))
             except StopIteration as end:
@@ -136,25 +136,20 @@ def accounted(found: dict[str, Any], workers: int, cpus: int) -> dict[str, Any]:
 
 
 def _tried(
-    server: Server, loads: Sequence[Child], wire: str, rate: float, settings: ScaleSettings
+    server: Server,
+    loads: Sequence[Child],
+    wire: str,
+    rate: float,
+    settings: ScaleSettings,
+    progress: Progress,
 ) -> Callable[[int], Trial]:
     """Return what tries a number of sessions on a server."""
 
-    def once(count: int) -> Trial:
+    def once(count: int, before: int) -> Trial:
+        if before:
+            progress(f"again, {before}: {count} sessions")
         parts = [len(range(index, count, len(loads))) for index in range(len(loads))]
-        jobs = [
-            {
-                "do": "paced",
-                "wire": wire,
-                "port": server.port(wire),
-                "rate": rate,
-                "sessions": part,
-                "seconds": settings.seconds,
-                "pids": [server.pid],
-            }
-            for part in parts
-            if part
-        ]
+        jobs = [paced_job(server, wire, rate, part, settings.seconds) for part in parts if part]
         with ThreadPoolExecutor(len(jobs)) as pool:
             asked = [
                 pool.submit(load.ask, job, timeout_s=TIMEOUT_S)
@@ -162,15 +157,7 @@ def _tried(
             ]
         return _joined([one.result() for one in asked])
 
-    def tried(count: int) -> Trial:
-        # What else runs on the machine only ever makes tokens late: the best of a few counts.
-        for _ in range(CHANCES):
-            trial = once(count)
-            if is_carried(trial):
-                break
-        return trial
-
-    return tried
+    return lambda count: best_of(lambda before: once(count, before))
 
 
 def _joined(parts: Sequence[Trial]) -> Trial:
@@ -186,6 +173,7 @@ def _joined(parts: Sequence[Trial]) -> Trial:
             else max(one[name] for one in delays)
             for name in delays[0]
         },
+        "gave_up": any(part["gave_up"] for part in parts),
         **{
             name: sum(part[name] for part in parts)
             for name in ("events", "tokens", "wanted_tokens", "client_cpu_s", "ended")

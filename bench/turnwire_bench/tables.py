@@ -118,7 +118,7 @@ def scale_table(rows: Sequence[dict[str, Any]], idle: Sequence[dict[str, Any]]) 
     held = _table(
         "Idle sessions",
         "transport",
-        *("sessions", "alive", "kB each", "kB kept\nafter close", "connects/s"),
+        *("sessions", "alive", "kB each", "kB each\nat rest", "kB kept\nafter close", "connects/s"),
     )
     for row in idle:
         held.add_row(
@@ -126,6 +126,7 @@ def scale_table(rows: Sequence[dict[str, Any]], idle: Sequence[dict[str, Any]]) 
             str(row["count"]),
             str(row["alive"]),
             _number(row["kb_per_session"], 0),
+            _number(row["kb_at_rest"], 0),
             _number(row["kb_kept_after_close"], 0),
             _number(row["connects_per_second"], 0),
         )

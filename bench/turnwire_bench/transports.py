@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,14 +11,13 @@ from turnwire_bench.echo_drivers import Plan, plans_of
 from turnwire_bench.meta import meta_of
 from turnwire_bench.network import PROFILES, Profile
 from turnwire_bench.processes import Child
+from turnwire_bench.progress import Progress
 from turnwire_bench.rows import Way, row_of
 from turnwire_bench.samples import Conversation
 from turnwire_bench.scenario import Scenario
 from turnwire_bench.stand import Server, Stand, Tls, notes_of
 
 __all__ = ["TransportsSettings", "run_transports"]
-
-Progress = Callable[[str], None]
 
 SLOW_SINKS: Final = {"ws_slow_sink": "ws", "grpc_slow_sink": "grpc"}
 """Rows that run against a server with slow after work, and what they are otherwise."""

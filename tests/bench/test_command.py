@@ -91,11 +91,19 @@ def test_chain_has_a_row_for_each_turn(tmp_path):
     assert all(row["overhead_ms"] > 0 for row in result["rows"])
 
 
-def test_scale_has_a_row_for_each_rate(tmp_path):
+def test_scale_has_a_row_for_each_rate(tmp_path, capsys):
     arguments = ["--rate", "1000", "--transport", "grpc", "--idle", "5", "--opens", "5"]
-    (row,) = run(tmp_path, "scale", *arguments)["rows"]
+    result = run(tmp_path, "scale", *arguments)
+    (row,) = result["rows"]
     assert {"transport", "rate", "sessions_per_core", "idle_kb_per_session"} <= set(row)
     assert (row["transport"], row["rate"]) == ("grpc", 1000.0)
+    assert any("How the number is searched" in note for note in result["meta"]["notes"])
+    # Nothing here is a terminal: each step is a line, beside the figures.
+    said = capsys.readouterr()
+    steps = [line.partition("  ") for line in said.err.splitlines()]
+    assert "grpc, 1000 tokens/s: 16 sessions" in [step for _, _, step in steps]
+    assert all(":" in time for time, _, _ in steps)
+    assert "16 sessions" not in said.out
 
 
 def test_scale_compares_numbers_of_workers(tmp_path):
@@ -106,6 +114,7 @@ def test_scale_compares_numbers_of_workers(tmp_path):
     assert ratio["workers"] == [1, 2]
     assert set(ratio) >= {"ratio", "ratio_measured", "spread"}
     assert any("cores_left" in note for note in result["meta"]["notes"])
+    assert any("How the number is searched" in note for note in result["meta"]["notes"])
 
 
 def test_micro_measures_every_group(tmp_path):

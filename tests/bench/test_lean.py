@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+import struct
+from collections import Counter
 
 import pytest
 
 from harness.server import make_sim_services, serving
 from harness.waiting import until
 from turnwire_bench import load_jobs, stop_jobs
-from turnwire_bench.lean import LeanSession, close_all, create_of, one_byte_tokens, open_lean
+from turnwire_bench import paced as paced_module
+from turnwire_bench.echo import grpc_server
+from turnwire_bench.lean import (
+    METHOD,
+    LeanSession,
+    close_all,
+    connect_lean,
+    create_of,
+    one_byte_tokens,
+    open_lean,
+)
+from turnwire_bench.lean_call import LeanConnection
 from turnwire_bench.paced import paced
 
 WIRES = ("ws", "grpc")
@@ -91,6 +105,110 @@ async def test_paced_streams_count_their_tokens_and_how_late_they_are(server, wi
     assert result["delay_ms"]["p50"] <= result["delay_ms"]["p99"] <= result["delay_ms"]["max"]
     assert result["ended"] == 0
     assert result["wanted_tokens"] == pytest.approx(result["wall_s"] * 1200)
+
+
+async def test_calls_share_a_connection_and_each_hears_its_own(server):
+    connection = await connect_lean(server.grpc_port)
+    said: list[list[str]] = [[], []]
+    sessions = [LeanSession("grpc", on_text=each.append) for each in said]
+    for session in sessions:
+        session.link = connection.call(METHOD, session.take)
+    creates = [create_of("grpc", "Hi.", one_byte_tokens(count, 0.0)) for count in (50, 70)]
+    async with asyncio.timeout(20):
+        ends = await asyncio.gather(*map(LeanSession.turn, sessions, creates))
+        assert ends == ["response_completed"] * 2
+        assert [len("".join(each)) for each in said] == [50, 70]
+        sessions[0].link.close()
+        await sessions[0].link.closed
+        assert await sessions[1].turn(creates[0]) == "response_completed"
+        await close_all([sessions[1].link], politely=False)
+        await sessions[1].link.closed
+
+
+class Wire:
+    """A transport that keeps the lengths of DATA frames, by stream."""
+
+    def __init__(self) -> None:
+        self.sent = Counter()
+
+    def write(self, data: bytes) -> None:
+        if data[3:4] == b"\0":
+            self.sent[int.from_bytes(data[5:9], "big")] += len(data) - 9
+
+
+async def test_calls_that_share_a_connection_share_its_window_and_have_one_each():
+    connection = LeanConnection(1)
+    first, second = (connection.call(METHOD, print) for _ in range(2))
+    wire = Wire()
+    connection.connection_made(wire)
+    for call in (first, second):
+        call.send(b"x" * 99_995)
+    assert wire.sent == {1: 65_535}
+    window = struct.pack(">BHBBI", 0, 4, 8, 0, 0) + struct.pack(">I", 80_000)
+    connection.data_received(window)  # of all: the first has used up its own
+    assert wire.sent == {1: 65_535, 3: 65_535}
+    connection.data_received(window[:8] + b"\1" + window[9:])  # of the first
+    assert wire.sent == {1: 80_000, 3: 65_535}
+
+
+@pytest.mark.parametrize("kind", ["sessions", "echo"])
+async def test_paced_streams_can_share_one_connection(server, kind, monkeypatch):
+    echo, port = None, server.grpc_port
+    if kind == "echo":
+        echo, port = grpc_server()
+        await echo.start()
+    connected = []
+
+    async def connect(port: int):
+        connected.append(await connect_lean(port))
+        return connected[-1]
+
+    monkeypatch.setattr(paced_module, "connect_lean", connect)
+    monkeypatch.delattr(paced_module, "open_lean")
+    job = {"wire": "grpc", "port": port, "rate": 400.0, "sessions": 5, "connections": 1}
+    async with asyncio.timeout(60):
+        result = await paced({**job, "echo": echo is not None, "seconds": 0.5, "pids": []})
+    assert result["tokens"] > 0
+    assert (result["ended"], len(connected)) == (0, 1)
+    if echo is not None:
+        await echo.stop(None)
+
+
+def test_the_second_turns_of_paced_streams_begin_evenly():
+    # At 65 tokens/s a turn takes longer than the second within which all streams begin.
+    job = {"wire": "grpc", "port": 1, "rate": 65, "sessions": 100, "seconds": 1.0, "pids": []}
+    firsts = [stream._count for stream in paced_module._PacedLoad(job)._streams]
+    seconds = [number / 100 + count / 65 for number, count in enumerate(firsts)]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(seconds)]
+    assert seconds[0] == pytest.approx(1.0)
+    assert seconds[-1] == pytest.approx(1.0 + 400 / 65, abs=0.1)
+    assert all(gap == pytest.approx(400 / 65 / 100, abs=1.5 / 65) for gap in gaps)
+    # At 1,000 it does not, and they are even as it is.
+    fast = paced_module._PacedLoad({**job, "rate": 1000})
+    assert {stream._count for stream in fast._streams} == {400}
+
+
+async def test_delays_of_first_turns_do_not_count_once_there_are_others(server):
+    load = paced_module._PacedLoad(
+        {"wire": "ws", "port": 1, "rate": 400, "sessions": 2, "seconds": 1.0, "pids": []}
+    )
+    first, second = load._streams
+    first.delays, second.delays = [5.0], [7.0]
+    assert load._delays() == [5.0, 7.0]
+    first.stop()
+    first._end("response_completed")
+    assert load._delays() == []
+    first.delays = [0.1]
+    assert load._delays() == [0.1]
+
+
+@pytest.mark.parametrize(("delays", "gave_up"), [([0.04, 0.06, 0.06], True), ([0.04, 9.0], False)])
+async def test_a_load_that_is_far_too_much_is_given_up(server, delays, gave_up):
+    job = {"wire": "ws", "port": 1, "rate": 400, "sessions": 1, "seconds": 0.01, "pids": []}
+    load = paced_module._PacedLoad({**job, "give_up_ms": 50.0})
+    load._streams[0].delays = delays
+    assert await load._window() is gave_up
+    assert await paced_module._PacedLoad(job)._window() is False
 
 
 async def test_idle_sessions_are_held_until_they_are_let_go(server):
