@@ -40,13 +40,16 @@ _DELTA_BYTES: Final = {"ws": 180, "grpc": 60}
 """About what a delta takes; the yardstick's messages are as long."""
 _RAMP_S: Final = 1.0
 """Longest time within which all streams begin."""
+_OVERDUE_S: Final = 1.0
+"""So late no first turn ends because all streams begin within a second."""
 _LOOK: Final = 1 / 3
 """Of the window: when a load that is far too much is given up."""
 
 PACED_NOTE: Final = (
     "All sessions begin within a second, which is a load of its own, and a turn that begins late "
     "is late to its end. Their first turns are therefore of different lengths, so that from then "
-    "on turns begin evenly over time, and the delays of first turns do not count."
+    "on turns begin evenly over time, and the delays of first turns do not count, but for those "
+    "that should have ended a second ago."
 )
 
 
@@ -171,9 +174,12 @@ class _PacedLoad:
         return False
 
     def _delays(self) -> list[float]:
-        """Return the delays of all but first turns; of these where nothing else was seen."""
-        settled = [stream for stream in self._streams if stream.is_settled]
-        return [delay for stream in settled or self._streams for delay in stream.delays]
+        """Return the delays of all but first turns; of these where nothing else was seen.
+
+        A first turn that should be over long ago counts: streams that starve must be seen.
+        """
+        counted = [stream for stream in self._streams if stream.is_settled or stream.is_overdue]
+        return [delay for stream in counted or self._streams for delay in stream.delays]
 
     async def close(self) -> None:
         for stream in self._streams:
@@ -209,6 +215,12 @@ class _PacedStream:
         self.turns: list[float] = []
         self.tokens = 0
         self._events_before, self._messages_before = self._totals()
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether the turn that it is in should be over long ago."""
+        due = self._began + self._count * self._period
+        return time.perf_counter() > due + _OVERDUE_S
 
     @property
     def events(self) -> int:

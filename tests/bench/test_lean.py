@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import struct
+import time
 from collections import Counter
 
 import pytest
@@ -194,12 +195,15 @@ async def test_delays_of_first_turns_do_not_count_once_there_are_others(server):
     )
     first, second = load._streams
     first.delays, second.delays = [5.0], [7.0]
+    first._began = second._began = time.perf_counter()
     assert load._delays() == [5.0, 7.0]
     first.stop()
     first._end("response_completed")
     assert load._delays() == []
     first.delays = [0.1]
     assert load._delays() == [0.1]
+    second._began -= 1000.0  # It starves: its first turn should be over long ago.
+    assert load._delays() == [0.1, 7.0]
 
 
 @pytest.mark.parametrize(("delays", "gave_up"), [([0.04, 0.06, 0.06], True), ([0.04, 9.0], False)])

@@ -55,3 +55,9 @@ async def test_nothing_is_kept_for_a_transcript_that_remembers_nothing() -> None
     lineage = Lineage(Transcript(0), is_persistent=True)
     lineage.note(ended("resp_1"))
     assert not lineage._over
+
+
+async def test_a_response_that_took_over_is_named_though_nothing_else_is_remembered() -> None:
+    lineage = Lineage(Transcript(0), is_persistent=True)
+    lineage.note(ended("resp_2", instead_of="resp_1"))
+    assert addressed(lineage, "resp_1") == "resp_2"

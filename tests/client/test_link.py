@@ -209,3 +209,16 @@ async def test_a_write_that_fails_at_once_is_a_loss_and_not_the_senders_error() 
         assert not ends.errors
         await ends.told.wait()
     assert [str(error) for error in ends.errors] == ["broken pipe"]
+
+
+async def test_a_write_whose_stream_was_cut_is_a_loss_and_cancels_nobody_else() -> None:
+    class Cut(MemoryWire):
+        async def send(self, event: ClientEvent) -> int:
+            raise asyncio.CancelledError
+
+    async with linked(Cut()) as (link, ends):
+        await idle(link)
+        link.send(ClientEvent())
+        await ends.told.wait()
+    (error,) = ends.errors
+    assert isinstance(error, turnwire.ConnectionLost)

@@ -148,6 +148,15 @@ def test_tools_with_functions_are_taken_each_time() -> None:
         ]
 
 
+def test_tools_with_credentials_are_not_remembered() -> None:
+    known = KnownOptions()
+    mcp = {"type": "mcp", "server_label": "files", "authorization": "SECRET"}
+    for _ in range(2):
+        given = options(tools=[look_up(), mcp])
+        assert event_create(given, known) == plain(given)
+    assert not known._known
+
+
 def test_few_and_small_options_are_remembered() -> None:
     known = KnownOptions()
     for number in range(20):

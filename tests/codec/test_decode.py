@@ -6,6 +6,7 @@ import pytest
 from google.protobuf.message import Message
 
 from turnwire._codec import DecodeError, dumps, loads, parse
+from turnwire._codec.decode import _KnownTools
 from turnwire._codec.errors import kind_of_json
 from turnwire.v1 import client_event_pb2, content_pb2, item_pb2, response_pb2, tool_pb2
 from turnwire.v1.client_event_pb2 import ClientEvent, ResponseCreate
@@ -251,6 +252,27 @@ def test_tools_are_told_apart_by_their_kinds_of_values_too() -> None:
     with pytest.raises(DecodeError) as caught:
         _tools_of({"type": "function", "name": "kinds", "strict": 1})
     assert caught.value.path == "tools[0].strict"
+
+
+@pytest.mark.parametrize("is_within", [False, True])
+def test_tools_with_credentials_are_not_remembered(
+    monkeypatch: pytest.MonkeyPatch, is_within: bool
+) -> None:
+    tool: dict[str, Any] = {"type": "mcp", "server_label": "files", "authorization": "SECRET"}
+    if is_within:  # No rule allows it, but those come later.
+        tool = {"type": "namespace", "name": "n", "tools": [tool]}
+    remembered: list[str] = []
+    of_list = _KnownTools.__call__
+
+    def watched(known: _KnownTools, value: Any) -> list[Any]:
+        decoded = of_list(known, value)
+        remembered.append(repr(known._known))
+        return decoded
+
+    monkeypatch.setattr(_KnownTools, "__call__", watched)
+    for _ in range(2):
+        assert "SECRET" in str(_tools_of(tool))
+    assert remembered and "SECRET" not in "".join(remembered)
 
 
 def test_more_tools_than_are_remembered_are_decoded_all_the_same() -> None:

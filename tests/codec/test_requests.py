@@ -471,6 +471,15 @@ def test_a_fault_beside_known_tools_is_still_found() -> None:
     assert fault_of(decoder.create(create(tools=[FUNCTION], store=7))).param == "store"
 
 
+def test_tools_with_credentials_are_not_remembered() -> None:
+    decoder = RequestDecoder()
+    mcp = {"type": "mcp", "server_label": "files", "server_url": "u", "authorization": "SECRET"}
+    data = create(tools=[{**FUNCTION, "description": "x" * 2_000}, mcp])
+    for _ in range(3):
+        assert create_of(decoder.client_event(data)).tools[1].mcp.authorization == "SECRET"
+    assert not len(decoder._memo) and not len(decoder._texts)
+
+
 def test_bad_tools_are_not_remembered() -> None:
     memo = ToolsMemo()
     decoder = RequestDecoder(memo)

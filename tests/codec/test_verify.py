@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 import pytest
 from google.protobuf.message import Message
 
 from turnwire._codec import DecodeError, verify
+from turnwire._codec.verify import _CheckedTools
 from turnwire.v1 import content_pb2, item_pb2, tool_pb2
 from turnwire.v1.client_event_pb2 import ClientEvent, ResponseCreate
 
@@ -104,6 +108,35 @@ def test_a_few_tools_that_were_checked_are_not_read_again_and_broken_ones_are_fo
             assert caught.value.path == f"tools[{index}].parameters"
     monkeypatch.setattr("orjson.loads", lambda _: pytest.fail("read"))
     verify(tools(*right))
+
+
+def test_tools_with_credentials_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    mcp = tool_pb2.Tool(mcp={"server_label": "files", "authorization": "SECRET"})
+    within = tool_pb2.Tool(namespace={"name": "n", "tools": [mcp, mcp]})
+    remembered: list[str] = []
+    of_list = _CheckedTools.__call__
+
+    def watched(known: _CheckedTools, values: Any) -> None:
+        of_list(known, values)
+        remembered.append(repr(known._passed))
+
+    monkeypatch.setattr(_CheckedTools, "__call__", watched)
+    for tools in ([mcp, broken("{}")], [broken("{}"), mcp], [broken("{}"), within]):
+        verify(ResponseCreate(tools=tools))
+    assert remembered and "SECRET" not in "".join(remembered)
+
+
+def test_headers_with_credentials_are_read_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mcp(headers: str) -> ResponseCreate:
+        return ResponseCreate(tools=[tool_pb2.Tool(mcp={"headers": headers})])
+
+    read: list[str] = []
+    monkeypatch.setattr(sys.modules[verify.__module__], "_is_json", read.append)
+    verify(mcp('{"authorization":"SECRET"}'))
+    assert not read
+    with pytest.raises(DecodeError) as caught:
+        verify(mcp("{"))
+    assert caught.value.path == "tools[0].headers"
 
 
 def test_what_is_remembered_is_not_the_message_that_came() -> None:

@@ -152,6 +152,7 @@ def test_a_response_that_was_continued_proves_what_came_before_it() -> None:
     assert log.after([Seen(None, "r1", 4)]) == second
     assert log.after([Seen(None, "r1", 3)]) == Gap(None)
     log.continued("unknown")
+    log.tidy()
     assert len(log) == len(second)
 
 
@@ -162,6 +163,7 @@ def test_a_response_of_which_nothing_is_kept_proves_nothing() -> None:
         log.add(Delta(PART, number, "x" * 50), "r2")
     before = len(log)
     log.continued("r1")
+    log.tidy()
     assert len(log) == before
     assert log.after([]) == Gap(None)
 
@@ -174,6 +176,20 @@ def test_what_was_dropped_before_a_continued_response_was_seen() -> None:
     assert log.after([]) == Gap(None)
     log.continued("r2")
     assert log.after([]) == [created("r2"), Delta(PART, 1, "x")]
+
+
+def test_what_was_proved_to_be_seen_makes_room_before_anything_is_lost() -> None:
+    log = EventLog(3000)
+    log.add(created("r0", "other"), "r0")  # the oldest, and nobody proved to have seen it
+    turn(log, "r1")
+    turn(log, "r2")
+    log.continued("r2")
+    while log.bytes <= 3000 - 260:
+        log.add(BAD_SHAPE.event())
+    log.add(Delta(PART, 5, "x" * 260), "r2")
+    assert log.bytes <= 3000
+    missed = log.after([Seen(None, "r2", 5)])
+    assert missed == [created("r0", "other")]
 
 
 def test_an_answered_pause_proves_all_but_the_newest() -> None:
@@ -192,6 +208,8 @@ def test_nothing_is_counted_that_is_not_there() -> None:
     one = log.bytes
     turn(log, "r2")
     log.continued("r2")
+    assert log.bytes == 2 * one  # to forget is for `tidy`
+    log.tidy()
     assert log.bytes == one
     log.answered(None)
     assert 0 < log.bytes < one

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import random
+import weakref
 from dataclasses import fields
 from typing import Any
 
 import pytest
 
 from harness.clock import ManualClock
+from harness.server import make_sim_services
+from harness.waiting import until
 from turnwire.v1 import error_pb2
 from turnwire.v1.client_event_pb2 import Input, ResponseCreate
 from turnwire.v1.item_pb2 import AdditionalToolsItem, ConfigurationUpdateItem, Item, ItemList
@@ -251,6 +255,19 @@ def test_a_model_that_was_replaced_is_no_longer_used() -> None:
     registry.replace([served("other")], any_model=False)
     gone = check(rules, create(input=Input(text="Hi")))
     assert isinstance(gone, Rejection) and gone.param == "model"
+
+
+async def test_a_model_that_is_gone_is_not_kept_alive_by_its_settings() -> None:
+    services = make_sim_services()
+    gone = services.models.find("sim")
+    assert isinstance(gone, ServedModel)
+    given = ResponseCreate(model="sim", input=Input(text="Hi"))
+    assert isinstance(check(services.validator, given), CheckedCreate)
+    renderer = weakref.ref(gone.renderer)
+    services.serve_models([served("other")], any_model=False)
+    del gone
+    await until(lambda: gc.collect() >= 0 and renderer() is None)
+    await services.close()
 
 
 def test_what_a_configuration_says_is_not_taken_for_a_setting_that_was_checked() -> None:

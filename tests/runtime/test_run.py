@@ -17,6 +17,7 @@ from turnwire.v1.client_event_pb2 import ClientEvent
 from turnwire.v1.server_event_pb2 import ServerEvent
 
 START = {"type": "turnwire.session.start", "resume": True}
+TOOL = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}}
 
 
 def create(text: str, **more: object) -> ClientEvent:
@@ -99,10 +100,13 @@ async def test_the_end_of_the_only_turn_leaves_by_itself_when_all_it_promises_is
 async def test_the_first_word_of_the_only_turn_leaves_with_its_beginning_in_one_write(
     monkeypatch: pytest.MonkeyPatch, is_resumable: bool
 ) -> None:
-    async with prompt_peer(monkeypatch, is_resumable=is_resumable) as (_, peer, sink):
+    async with prompt_peer(monkeypatch, is_resumable=is_resumable) as (stack, peer, sink):
+        hold = stack.engine.hold("talk", after_steps=1)
         await peer.send(create("talk"))
+        await stack.engine.held(hold)
+        (first,) = sink.writes
+        stack.engine.release(hold)
         await until_over(peer)
-        first = sink.writes[0]
         assert first.by_turn
         assert first.arms == (
             "response_created",
@@ -110,6 +114,19 @@ async def test_the_first_word_of_the_only_turn_leaves_with_its_beginning_in_one_
             "response_output_item_added",
             "response_content_part_added",
             "response_output_text_delta",
+        )
+
+
+async def test_what_the_model_says_last_leaves_with_the_end_in_one_write(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with prompt_peer(monkeypatch) as (_, peer, sink):
+        await peer.send(create("talk", tools=[TOOL]))  # it calls the only tool
+        await until_over(peer)
+        assert sink.writes[-1].arms[-3:] == (
+            "response_function_call_arguments_done",
+            "response_output_item_done",
+            "response_completed",
         )
 
 

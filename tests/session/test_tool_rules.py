@@ -243,6 +243,17 @@ def test_many_tools_are_known_though_nobody_takes_their_digest_again(monkeypatch
     assert catalogue.check(many, [WEB.SerializeToString()]) is not first
 
 
+@pytest.mark.parametrize("is_added", [False, True])
+def test_many_tools_with_credentials_are_known_by_their_digest_alone(is_added):
+    catalogue = ToolCatalogue()
+    many = [function(f"tool{index}") for index in range(20)]
+    mcp = Tool(mcp=McpTool(server_label="files", authorization="SECRET"))
+    added = [mcp.SerializeToString()] if is_added else []
+    own = many if is_added else [*many, mcp]
+    assert catalogue.check(own, added) is catalogue.check(own, added)
+    assert "SECRET" not in repr((catalogue._newest, catalogue._known))
+
+
 def test_one_changed_tool_among_many_makes_other_tools():
     catalogue = ToolCatalogue()
     many = [function(f"tool{index}") for index in range(20)]

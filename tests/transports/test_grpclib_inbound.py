@@ -20,6 +20,7 @@ from hyperframe.frame import (
     HeadersFrame,
     PingFrame,
     RstStreamFrame,
+    SettingsFrame,
     WindowUpdateFrame,
 )
 
@@ -180,6 +181,20 @@ def test_no_window_is_overdrawn(streams: tuple[int, ...]) -> None:
 def test_windows_are_given_back_in_the_same_frames() -> None:
     seen = compare(*[TURN] * 400)
     assert sum(bool(written) for _, written, *_ in seen) >= 4
+
+
+def test_a_window_below_nothing_is_opened_as_h2_opens_it() -> None:
+    closing = wire(SettingsFrame(0, {SettingsFrame.INITIAL_WINDOW_SIZE: 0}))
+    for increment in (1, 2**31 - 1, 2**31 + 7):
+        short, plain = Side(is_short=True), Side(is_short=False)
+        opening = b"\0\0\4\x08\0\0\0\0\1" + increment.to_bytes(4)
+        for side in (short, plain):
+            side.h2.send_headers(1, [(":status", "200")])
+            side.h2.send_data(1, b"d" * 5000)
+        seen = [side.take(closing, acknowledges=True) for side in (short, plain)]
+        assert seen[0] == seen[1]
+        assert short.h2.streams[1].outbound_flow_control_window == -5000
+        assert short.take(opening, acknowledges=True) == plain.take(opening, acknowledges=True)
 
 
 def test_a_connection_that_is_closed_takes_nothing() -> None:

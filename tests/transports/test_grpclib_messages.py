@@ -75,6 +75,17 @@ async def test_the_window_stays_closed_while_a_message_waits() -> None:
     assert await reading is None
 
 
+async def test_a_peer_that_sends_no_more_gets_everything_back_whether_it_was_read_or_not() -> None:
+    for is_read in (False, True):
+        window = Window()
+        window.add(message(b"only one"))
+        if is_read:
+            assert await window.buffer.read_message() == b"only one"
+        assert window.given_back == 0
+        window.buffer.eof()
+        assert (window.given_back, window.buffer.unacked_size()) == (13, 0)
+
+
 async def test_a_buffer_that_is_closed_while_the_window_is_to_be_opened_keeps_count() -> None:
     window = Window()
     window.add(message(b"one"))

@@ -115,12 +115,12 @@ class Lineage:
             is_here: Whether it ended on the session that there is now.
         """
         response = state.outcome
-        if not isinstance(response, Response) or not self._transcript.is_kept:
+        if not isinstance(response, Response) or response.message.status not in _CONTINUABLE:
             return
         message = response.message
-        if message.status in _CONTINUABLE:
-            if state.delivery.former_ids:
-                self._transcript.rename(state.delivery.former_ids, message.id)
+        if state.delivery.former_ids:
+            self._transcript.rename(state.delivery.former_ids, message.id)
+        if self._transcript.is_kept:
             # The message is the user's from now on.
             made = as_made(state.story(response))
             session = self.session if is_here else _ELSEWHERE

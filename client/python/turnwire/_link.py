@@ -169,13 +169,13 @@ class _Begun:
         self._work = work
         self.result: int | None = None
         """What it returned, if that was all."""
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self._waits_for: object = None
         try:
             self._waits_for = work.send(None)
         except StopIteration as end:
             self.result = end.value
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             self._error = error  # It is the task's, which would have met it.
 
     def __await__(self) -> Generator[Any, None, int]:

@@ -198,7 +198,8 @@ class KnownOptions:
     """Remembers the newest options of a session's creates: most turns have those of another.
 
     They are compared by their JSON, so that it does not matter what became of the dicts and lists
-    that they came in. The metadata is read anew with each create, as it tends to change.
+    that they came in. The metadata is read anew with each create, as it tends to change. Tools that
+    bring credentials are not remembered.
     """
 
     def __init__(self) -> None:
@@ -221,7 +222,7 @@ class KnownOptions:
             event = ClientEvent.FromString(known)
         else:
             event = ClientEvent(response_create=_settings(body, model))
-            if 0 < len(text) <= _MAX_KNOWN_BYTES:
+            if 0 < len(text) <= _MAX_KNOWN_BYTES and _codec.CREDENTIALS not in text:
                 if len(self._known) >= _MAX_KNOWN:
                     del self._known[next(iter(self._known))]
                 self._known[model, text] = event.SerializeToString()

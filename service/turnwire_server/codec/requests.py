@@ -16,7 +16,7 @@ import orjson
 from google.protobuf.message import Message
 from pydantic import ValidationError
 
-from turnwire._codec import DecodeError, parse
+from turnwire._codec import CREDENTIALS, DecodeError, parse
 from turnwire._codec.errors import kind_of_json, quoted
 from turnwire._codec.limits import MAX_INPUT_ITEMS
 from turnwire.v1.client_event_pb2 import ClientEvent, ResponseCreate, ResponseProcessed
@@ -178,10 +178,11 @@ class RequestDecoder:
         The text of tools that come for the second time is worth remembering too.
         """
         try:
-            key = self._memo.key(orjson.dumps(tools))
+            as_json = orjson.dumps(tools)
         except orjson.JSONEncodeError:
             problem = "Invalid 'tools': they are nested too deep."
             return Fault("invalid_json", problem, "tools", event_id, stream_id)
+        key = self._memo.key(as_json)
         decoded = self._memo.get(key)
         if decoded is not None:
             text = _text(data)
@@ -195,7 +196,8 @@ class RequestDecoder:
             return fault_of_shape(error, event_id, stream_id, below="tools")
         except DecodeError as error:
             return fault_of_codec(error, event_id, stream_id)
-        self._memo.put(key, decoded)
+        if CREDENTIALS not in as_json:
+            self._memo.put(key, decoded)
         return decoded
 
 

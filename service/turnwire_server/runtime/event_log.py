@@ -68,6 +68,8 @@ class EventLog:
         """Those that had but errors and lost them all."""
         self._has_lost_more = False
         """Whether there were more of them."""
+        self._continued: list[str] = []
+        """Responses that the client named and before which nothing was forgotten yet."""
         self._added = 0
         self.bytes = 0
         """What the entries take, about."""
@@ -99,6 +101,8 @@ class EventLog:
         lane.add(_Entry(self._added, response_id, number, kept, size))
         self._added += 1
         self.bytes += size
+        if self.bytes > self._most_bytes:
+            self.tidy()
         while self.bytes > self._most_bytes:
             name, oldest = self._oldest()
             self.bytes -= oldest.drop()
@@ -114,8 +118,9 @@ class EventLog:
                 counts as the response's newest.
 
         Returns:
-            The events, or a gap when one of them is no longer kept. The log stays as it is.
+            The events, or a gap when one of them is no longer kept. They stay in the log.
         """
+        self.tidy()
         if self._has_lost_more:
             return Gap(None)
         for name in self._lost_lanes:
@@ -137,10 +142,16 @@ class EventLog:
         """Note that the client named this response: it has seen all that came before on its lane.
 
         Its own events stay, because a client may continue a response that it has not read to the
-        end.
+        end. The others go with the next `tidy`: to drop a long answer takes its time.
         """
-        for lane in self._lanes.values():
-            self.bytes -= lane.trim(response_id)
+        self._continued.append(response_id)
+
+    def tidy(self) -> None:
+        """Drop what the client has proved to have seen; nothing is lost before that is gone."""
+        continued, self._continued = self._continued, []
+        for response_id in continued:
+            for lane in self._lanes.values():
+                self.bytes -= lane.trim(response_id)
 
     def answered(self, lane_name: str | None) -> None:
         """Note that the client answered a pause of this lane: it has seen all but the newest."""

@@ -95,7 +95,7 @@ class SessionHost:
     def receive(self, event: client_event_pb2.ClientEvent, size: int) -> None:
         """Take a client event of `size` bytes on the wire."""
         now = self._services.clock.monotonic()
-        known_id = ""
+        continues = False
         if event.HasField("response_create"):
             refusal = self._services.refusal(self.tenant)
             if refusal is not None:
@@ -103,18 +103,19 @@ class SessionHost:
                 return self.reject(
                     refusal, stream_id=lane, event_id=event.event_id, event=event, size=size
                 )
-            if self._events is not None:
-                known_id = event.response_create.previous_response_id
+            if self._events is not None and event.response_create.previous_response_id:
+                self._events.continued(event.response_create.previous_response_id)
+                continues = True
         self.session.receive(event, size=size, now=now)
         if self._events is None and self.session.resume_token is not None:
             self._events = EventLog(self._services.settings.resume_buffer_bytes)
             self._services.sessions.add(self)
         self.pull()
-        if known_id and self._events is not None:
+        if continues and self._events is not None:
             # Behind the turn's first step, and behind the write of what that says: to forget a
             # long answer takes longer than either.
             loop = asyncio.get_running_loop()
-            loop.call_soon(loop.call_soon, self._events.continued, known_id)
+            loop.call_soon(loop.call_soon, self._events.tidy)
 
     def reject(
         self,

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from google.protobuf.descriptor import FieldDescriptor
 
-from turnwire.v1 import client_event_pb2, response_pb2, tool_pb2
+from turnwire.v1 import client_event_pb2, response_pb2
 from turnwire_server.ports.engine import Constraint, EngineInfo
 from turnwire_server.runtime.abilities import (
     check_forced,
@@ -21,7 +21,7 @@ from turnwire_server.session.create_rules import OF_ONE_TURN
 from turnwire_server.session.errors import Rejection
 from turnwire_server.session.responses import shown_settings
 from turnwire_server.session.tool_choice import CheckedChoice, check_tool_choice
-from turnwire_server.session.tool_rules import CheckedTools
+from turnwire_server.session.tool_rules import CheckedTools, hold_credentials
 from turnwire_server.session.tools import ToolSet
 
 __all__ = ["CheckedSettings", "KnownSettings", "check_settings"]
@@ -99,9 +99,8 @@ class KnownSettings:
         alike = self._known.get(shape)
         if alike is None:
             return None
-        if alike[0].checked.model is not model:  # models were replaced: keep none of them alive
-            self._known.clear()
-            self._bytes = 0
+        if alike[0].checked.model is not model:
+            self.forget()
             return None
         settings = _settings(create)
         for known in alike:
@@ -110,11 +109,15 @@ class KnownSettings:
                 return known.checked
         return None
 
+    def forget(self) -> None:
+        """Forget all: models were replaced, and none of them is to be kept alive."""
+        self._known.clear()
+        self._bytes = 0
+
     def add(self, create: Create, added: tuple[bytes, ...], checked: CheckedSettings) -> None:
         """Remember what the settings of a create, which are not known, came to."""
-        tools = (*create.tools, *map(tool_pb2.Tool.FromString, added))
-        if any(tool.HasField("mcp") for tool in tools):
-            return  # such tools carry credentials, which are kept no longer than their turn
+        if hold_credentials(create.tools, added):
+            return
         own = Create()  # the turn may change its create
         for member, value in _settings(create):
             if isinstance(value, str | int | float):

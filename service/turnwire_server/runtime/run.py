@@ -277,7 +277,7 @@ class TurnRun:
         self._news = asyncio.get_running_loop().create_future()
         await self._news
 
-    def hear(self, parser: OutputParser, ids: Sequence[int]) -> bool:
+    def hear(self, parser: OutputParser, ids: Sequence[int], *, is_last: bool = False) -> bool:
         """Take what the model sampled; return whether there is room for more events.
 
         A turn that was steered is heard to the end of the item that the model is writing. When
@@ -286,35 +286,40 @@ class TurnRun:
         if self.turn.steers:
             self.assembler.end_after_item()
         self.sampled.extend(ids)
-        has_room = self.say(parser.feed(ids))
+        has_room = self.say(parser.feed(ids), is_last=is_last)
         if parser.ending is not None:
             # The engine's step went on behind it: nobody is shown that, and nothing counts it.
             del self.sampled[parser.ending.ids :]
             self.is_exact = self.is_exact and parser.ending.is_exact
         return has_room
 
-    def say(self, pieces: Sequence[OutputPiece]) -> bool:
-        """Queue the events of what the model said; return whether there is room for more."""
+    def say(self, pieces: Sequence[OutputPiece], *, is_last: bool = False) -> bool:
+        """Queue the events of what the model said; return whether there is room for more.
+
+        Args:
+            pieces: What it said.
+            is_last: Whether the end comes next: both leave in one write then.
+        """
         for piece in pieces:
             if isinstance(piece, ReasoningDelta):
                 self.reasoning.append(piece.text)
         assembler = self._assembler
         assert assembler is not None
-        has_room = self.send(assembler.add(pieces))
+        has_room = self.send(assembler.add(pieces), is_last=is_last)
         if assembler.has_dropped:
             self.is_exact = False
             self.cut_reason = "steered"
             self.stop_engine()
         return has_room
 
-    def send(self, events: Sequence[Outgoing]) -> bool:
-        """Queue events; return whether there is room for more."""
+    def send(self, events: Sequence[Outgoing], *, is_last: bool = False) -> bool:
+        """Queue events, see `say`; return whether there is room for more."""
         if not events:
             return True
         self.last_event_at = self.services.clock.monotonic()
         if len(events) == 1:  # most tokens
             return self.outlet.send(events[0])
-        return self.outlet.send_all(events, at_once=self._is_alone)
+        return self.outlet.send_all(events, at_once=not is_last and self._is_alone)
 
     def refuse(self, rejection: Rejection) -> None:
         """End the turn by its refusal, an `error` event mostly: nothing began."""

@@ -150,6 +150,7 @@ class Services:
         """
         gone = [model for model in self.models.models if model not in models]
         self.models.replace(models, any_model=any_model)
+        self.validator.forget_settings()
         for model in gone:
             self._retiring.add(model, [run for _, run in self.running.values()])
 

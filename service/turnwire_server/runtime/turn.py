@@ -159,7 +159,7 @@ async def _generate(run: TurnRun, parser: OutputParser) -> FinishReason:
                 run.cached_tokens = step.cached_tokens or 0
             await hear_verdict(run)
         if step.ids and parser.ending is None and run.is_cleared and run.cut_reason is None:
-            if not run.hear(parser, step.ids):
+            if not run.hear(parser, step.ids, is_last=step.finish is not None):
                 await run.outlet.drain()
             if parser.ending is not None:
                 run.generation.cancel()
@@ -171,7 +171,7 @@ async def _generate(run: TurnRun, parser: OutputParser) -> FinishReason:
             run.is_exact = False  # cut amid the markup that closes its last call
         finish = "stop"
     if run.is_cleared and run.cut_reason is None:
-        run.say(parser.finish(finish))
+        run.say(parser.finish(finish), is_last=True)
     run.stages.mark("decode")
     return finish
 

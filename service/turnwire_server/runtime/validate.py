@@ -261,6 +261,10 @@ class Validator:
             compact_threshold=settings.compact_threshold,
         )
 
+    def forget_settings(self) -> None:
+        """Forget the settings that were checked: models were replaced."""
+        self._settings.forget()
+
     def _check_settings(
         self, create: Create, model: ServedModel, conversation: Conversation
     ) -> CheckedSettings | Rejection:

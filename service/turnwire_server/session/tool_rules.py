@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -18,7 +18,7 @@ from turnwire.v1 import client_event_pb2, error_pb2, response_pb2, tool_pb2
 from turnwire_server.session.errors import Rejection, quoted
 from turnwire_server.session.tools import ToolSet, ToolSpec
 
-__all__ = ["CheckedTools", "ToolCatalogue", "is_json_object"]
+__all__ = ["CheckedTools", "ToolCatalogue", "hold_credentials", "is_json_object"]
 
 _NAME = re.compile(r"[A-Za-z0-9_\-]{1,128}", re.ASCII)
 _SYNTAXES = frozenset({"lark", "regex"})
@@ -98,7 +98,7 @@ class ToolCatalogue:
                 return checked
             self._known[fingerprint] = checked, size
             self._bytes += size
-        if shape is not None and size:
+        if shape is not None and size and not hold_credentials(tools, added):
             self._newest[shape] = client_event_pb2.ResponseCreate(tools=tools), fingerprint
         while self._bytes > self._max_bytes:
             forgotten, (_, freed) = self._known.popitem(last=False)
@@ -118,6 +118,16 @@ class ToolCatalogue:
         checker = _Checker()
         rejection = checker.read(tools, path)
         return tuple(checker.warnings) if rejection is None else rejection
+
+
+def hold_credentials(tools: Iterable[tool_pb2.Tool], added: Iterable[bytes]) -> bool:
+    """Return whether tools bring credentials, which are kept no longer than their turn.
+
+    Args:
+        tools: Tools of a create.
+        added: Serialized tools that items offered.
+    """
+    return any(tool.HasField("mcp") for tool in (*tools, *map(tool_pb2.Tool.FromString, added)))
 
 
 def _shape(tools: Sequence[tool_pb2.Tool], added: Sequence[bytes]) -> _Shape:

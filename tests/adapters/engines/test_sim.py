@@ -470,6 +470,17 @@ async def test_tokens_come_at_the_rate_and_a_late_reader_gets_a_batch(clock: Man
         assert (len(last.ids), last.finish) == (12, "stop")
 
 
+async def test_a_token_whose_time_has_come_is_there_however_coarse_the_clock_is() -> None:
+    clock = ManualClock(monotonic=1e6)  # its last digit is more than a millionth of a token
+    made = await engine(clock, tokens_per_second=100_000)
+    generation = made.generate(request(script={"tokens": 100}))
+    async with asyncio.timeout(20):
+        await anext(generation)
+        for index in range(1, 100):
+            clock.advance(1e6 + index / 100_000 - clock.monotonic())
+            assert len((await anext(generation)).ids) == 1
+
+
 async def test_prefill_takes_time_for_what_is_not_cached(clock: ManualClock) -> None:
     made = await engine(clock, prefill_tokens_per_second=100)
     ids = TokenIds(range(200))

@@ -6,13 +6,14 @@ compiled once, at its first use, into closures that know nothing of descriptors 
 
 from __future__ import annotations
 
-from turnwire._codec.decode import JSON_ONLY, loads, parse
+from turnwire._codec.decode import CREDENTIALS, JSON_ONLY, loads, parse
 from turnwire._codec.encode import dumps, to_value
 from turnwire._codec.errors import DecodeError
 from turnwire._codec.splice import Settled, Splicer
 from turnwire._codec.verify import verify
 
 __all__ = [
+    "CREDENTIALS",
     "JSON_ONLY",
     "DecodeError",
     "Settled",

@@ -18,7 +18,7 @@ from turnwire._codec import options
 from turnwire._codec.errors import DecodeError, quoted, wrong_type
 from turnwire.v1 import annotations_pb2, tool_pb2
 
-__all__ = ["JSON_ONLY", "Decode", "loads", "parse"]
+__all__ = ["CREDENTIALS", "JSON_ONLY", "Decode", "loads", "parse"]
 
 Decode = Callable[[Any], Any]
 """From a JSON value to a keyword argument of a message; raises `DecodeError`."""
@@ -34,7 +34,8 @@ _MAX_LISTS = 32
 _MAX_LIST_BYTES = 262_144
 JSON_ONLY = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 JSON_ONLY |= orjson.OPT_PASSTHROUGH_SUBCLASS
-"""What no JSON parser returns is refused, so that equal JSON means equal values."""
+"""What no JSON parser returns is refused, but enums, UUIDs and NaN: they pass for their JSON."""
+CREDENTIALS = b'"mcp"'  # In the JSON of all tools that bring some; those are not remembered.
 
 _compiled: dict[tuple[Descriptor, bool], Decode] = {}
 _compiling: set[tuple[Descriptor, bool]] = set()
@@ -204,7 +205,7 @@ class _KnownTools:
         known = self._known.get(text)
         if known is None:
             decoded: list[Any] = self._decode(value)
-            if not 0 < len(text) <= _MAX_LIST_BYTES:
+            if not 0 < len(text) <= _MAX_LIST_BYTES or CREDENTIALS in text:
                 return decoded
             known = [tool_pb2.Tool(**arguments) for arguments in decoded]
             if len(self._known) >= _MAX_LISTS:

@@ -23,6 +23,7 @@ __all__ = ["verify"]
 _Check = Callable[[Any], None]
 
 _TOOL = options.descriptor_of(tool_pb2.Tool).full_name
+_HEADERS = options.descriptor_of(tool_pb2.McpTool).full_name + ".headers"
 _MAX_REMEMBERED_CHARS = 8_192
 _MAX_REMEMBERED = 1_024
 _MANY = 2
@@ -66,7 +67,7 @@ def _check(field: FieldDescriptor) -> _Check | None:
     if options.is_extra(field):
         return _object_text
     if options.is_json_text(field):
-        element: _Check = _text
+        element: _Check = _secret_text if field.full_name == _HEADERS else _text
     elif field.message_type is not None and not options.is_map(field):
         element = verify
         if field.is_repeated and field.message_type.full_name == _TOOL:
@@ -106,13 +107,18 @@ class _CheckedTools:
             return None
         self._check(values)
         encoded = [value.SerializeToString() for value in values]
-        if sum(map(len, encoded)) > _MAX_LIST_BYTES:
+        if sum(map(len, encoded)) > _MAX_LIST_BYTES or _hold_credentials(values):
             return None
         if len(self._passed) >= _MAX_LISTS:
             del self._passed[next(iter(self._passed))]
         self._passed[key] = [
             type(value).FromString(one) for value, one in zip(values, encoded, strict=True)
         ]
+
+
+def _hold_credentials(tools: Any) -> bool:
+    """Return whether tools hold what is not to be remembered."""
+    return any(tool.HasField("mcp") or _hold_credentials(tool.namespace.tools) for tool in tools)
 
 
 def _named(field: FieldDescriptor, check: _Check) -> _Check:
@@ -133,7 +139,13 @@ def _named(field: FieldDescriptor, check: _Check) -> _Check:
 
 
 def _text(text: str) -> None:
-    if not (_is_json if len(text) <= _MAX_REMEMBERED_CHARS else _parses)(text):
+    if len(text) > _MAX_REMEMBERED_CHARS or not _is_json(text):
+        _secret_text(text)
+
+
+def _secret_text(text: str) -> None:
+    """Check text that is not to be remembered."""
+    if not _parses(text):
         raise DecodeError("json", "is not JSON text")
 
 

@@ -190,17 +190,19 @@ class SimGeneration:
             output = self._output
             if output is None:
                 return await self._prefill()
-            sent = self._sent
+            sent, wait = self._sent, 0.0
             if sent < self._limit and not self._cancelled:
                 wait = self._began + output.pace.when(sent) - self._clock.monotonic()
-                if wait > 0:
-                    await self._wait(wait)
-                    due = self._due(output)
-                    # Rounding in the clock must not make a token late that was waited for.
-                    return self._step(output, due if self._cancelled else max(due, sent + 1))
-            # Reading must not starve the loop, however fast the tokens are there.
-            await asyncio.sleep(0)
-            return self._step(output, self._due(output))
+            if wait > 0:
+                await self._wait(wait)
+            else:
+                # Reading must not starve the loop, however fast the tokens are there.
+                await asyncio.sleep(0)
+            due = self._due(output)
+            if sent < self._limit and not self._cancelled:
+                # Rounding in the clock must not make a token late whose time has come.
+                due = max(due, sent + 1)
+            return self._step(output, due)
         except EngineFailure:
             self._over = True
             raise

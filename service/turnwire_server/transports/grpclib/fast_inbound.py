@@ -21,6 +21,7 @@ FRAME_HEAD: Final = struct.Struct(">IBI")
 _DATA: Final = 0x0
 _WINDOW_UPDATE: Final = 0x8
 _MAX_WINDOW: Final = 2**31 - 1
+"""Of a window, which may be negative, and of what is added to it."""
 
 
 def take_plain(h2: H2Connection, packet: bytes) -> tuple[list[Event], int]:
@@ -86,7 +87,7 @@ def _window_update(
 ) -> WindowUpdated | None:
     increment = int.from_bytes(body)
     window = holder.outbound_flow_control_window + increment
-    if len(body) != 4 or not increment or window > _MAX_WINDOW:
+    if len(body) != 4 or not 0 < increment <= _MAX_WINDOW or window > _MAX_WINDOW:
         return None
     holder.outbound_flow_control_window = window
     return WindowUpdated(stream_id=stream_id, delta=increment)

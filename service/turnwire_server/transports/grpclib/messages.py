@@ -25,8 +25,8 @@ class MessageBuffer(Buffer):
     """Keeps what arrived as bytes until somebody reads it as messages.
 
     The peer's window is opened for what the next message still needs, as soon as somebody waits
-    for it, and closed while a whole one waits: a peer that is not read can make us keep one
-    message and one window.
+    for it, and closed while a whole one waits and more may come: a peer that is not read can make
+    us keep one message and one window.
     """
 
     def __init__(self, ack: Callable[[int], None], *, limit: int, encoding: Encoding) -> None:
@@ -64,8 +64,12 @@ class MessageBuffer(Buffer):
             self._wake()
 
     def eof(self) -> None:
-        """The peer sends no more."""
+        """The peer sends no more: what it took of the connection's window is the other calls'.
+
+        Whoever reads a single message never waits for the next one, which would give it back.
+        """
         self._is_complete = True
+        self._release()
         self._wake()
 
     def unacked_size(self) -> int:
