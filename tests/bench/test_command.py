@@ -11,7 +11,6 @@ import pytest
 
 from turnwire_bench import __main__ as module
 from turnwire_bench.converse import TRANSPORTS
-from turnwire_bench.readme import filled_in
 from turnwire_server.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -199,8 +198,3 @@ def test_an_install_without_the_extra_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "turnwire_bench.command", None)
     assert main(["bench", "micro"]) == 1
     assert "pip install 'turnwire[bench]'" in capsys.readouterr().err
-
-
-def test_the_readme_says_what_its_results_say():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert filled_in(text, ROOT) == text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from html.parser import HTMLParser
 
@@ -10,7 +9,6 @@ import pytest
 
 from turnwire_bench.html_report import html_report
 from turnwire_bench.plots import bar_plot, line_plot, stacked_plot
-from turnwire_bench.readme import filled_in, markdown_of
 
 ROW = {
     "scenario": "s",
@@ -98,21 +96,3 @@ def test_a_stacked_bar_is_as_long_as_its_parts():
     widths = [float(width) for width in re.findall(r'width="([0-9.]+)" height="16"', plot)]
     assert widths[1] == pytest.approx(3 * widths[0], rel=0.01)
     assert widths[2] == pytest.approx(2 * widths[0], rel=0.01)
-
-
-def test_the_readmes_block_is_what_the_file_says(tmp_path):
-    import orjson
-
-    (tmp_path / "r.json").write_bytes(orjson.dumps(RESULT))
-    page = "before\n<!-- bench: r.json -->\nold\n<!-- /bench -->\nafter"
-    filled = filled_in(page, tmp_path)
-    assert "old" not in filled
-    assert "| WebSocket session | 1.50 | 2.5 | 1.2 | 1 |" in filled
-    assert filled.startswith("before\n") and filled.endswith("<!-- /bench -->\nafter")
-    assert filled_in(filled, tmp_path) == filled
-
-
-def test_a_table_comes_for_each_place():
-    result = copy.deepcopy(RESULT)
-    result["rows"].append({**ROW, "profile": "internet"})
-    assert markdown_of(result).count("Network: ") == 2
