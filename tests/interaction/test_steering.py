@@ -17,6 +17,7 @@ from harness.reading import (
     text_of,
 )
 from harness.stack import Stack
+from harness.waiting import until
 from interaction.conftest import Connect
 from interaction.pauses import append, outputs_for, required, round_of, steer
 from interaction.requirements import requirement
@@ -283,6 +284,7 @@ async def test_a_create_that_waits_already_takes_the_steers_without_pending(
     )
     await accept(peer, target, "faster")
     await peer.create(input="no outputs", previous_response_id=target, event_id="early")
+    await until(lambda: any(host.session.queued for host in stack.services.hosts))
     stack.engine.release(hold)
     await peer.finish()
     # It has no outputs: refused like any such create, and the steer waits on.
