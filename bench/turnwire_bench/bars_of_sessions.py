@@ -135,7 +135,7 @@ def idle_bars(repeats: int, progress: Progress, *, quick: bool) -> list[Bar]:
                 kept.append((after - before) / count)
                 # As many once more: memory that waits to be used again is no leak.
                 _open(worker, server, wire, count, _TURN_BYTES)
-                least_memory_kb(server, rest_s)
+                least_memory_kb(server, rest_s)  # until they rest, as the first did
                 worker.ask({"do": "let_go"}, timeout_s=_TIMEOUT_S)
                 again = _known(least_memory_kb(server, close_s))
                 kept_again.append((again - after) / count)

@@ -45,8 +45,10 @@ def prepare(
         parent: What it continues.
         wire_bytes: How long the create was on the wire, None when that is not known.
     """
+    # One byte of the wire per token is so far below the bound that the ids which were added since
+    # cannot reach it; to measure the whole create again takes longer.
     if wire_bytes is None or wire_bytes > checked.context_length or checked.is_filled:
-        rejection = _check_size(checked)  # else it cannot be: that is only grown by a few ids
+        rejection = _check_size(checked)
         if rejection is not None:
             return rejection
     request = checked.render_request(parent)
