@@ -75,17 +75,13 @@ class SimParser:
         self._detokenizer = Detokenizer(tokens.token_bytes)
         self._calls = calls
         self._count = ReasoningCount(tokens.token_bytes, opening=opening)
-        self._ending: Ending | None = None
+        self.ending: Ending | None = None
+        """Where the output ends, None before that is known."""
 
     @property
     def done(self) -> bool:
         """Whether nothing that could follow matters."""
         return self._calls.done
-
-    @property
-    def ending(self) -> Ending | None:
-        """Where the output ends, None before that is known."""
-        return self._ending
 
     @property
     def reasoning_tokens(self) -> int:
@@ -96,9 +92,9 @@ class SimParser:
         """Return what `ids` add."""
         self._count.add(ids)
         pieces = self._calls.feed(self._detokenizer.feed(ids))
-        if self._ending is None and self._calls.ending is not None:
+        if self.ending is None and self._calls.ending is not None:
             position, is_closed = self._calls.ending
-            self._ending = self._count.ending(position, is_closed=is_closed)
+            self.ending = self._count.ending(position, is_closed=is_closed)
         return pieces
 
     def finish(self, reason: FinishReason) -> Sequence[OutputPiece]:
