@@ -129,6 +129,23 @@ def test_what_is_refused_is_so_whatever_came_before(
     assert event_create(options(**good), known) == plain(options(**good))
 
 
+@pytest.mark.parametrize("value", [0.0, -0.0, 0, False, 1, 1.0, True, "1", None])
+@pytest.mark.parametrize("before", [0.0, -0.0, 0, False, 1, 1.0, True, "1", None])
+def test_values_that_are_equal_to_python_only_are_not_taken_for_each_other(
+    before: object, value: object
+) -> None:
+    def given(content: object) -> CreateOptions:
+        tool = {**look_up(), "parameters": {"type": "object", "default": content}}
+        is_number = isinstance(content, int | float) and not isinstance(content, bool)
+        return options(tools=[tool], temperature=content if is_number else None)
+
+    known = KnownOptions()
+    event_create(given(before), known)
+    for _ in range(2):
+        create = event_create(given(value), known)
+        assert create.SerializeToString() == plain(given(value)).SerializeToString()
+
+
 def test_metadata_of_other_kinds_of_text_is_taken() -> None:
     class Text(str):
         pass

@@ -14,7 +14,8 @@ from turnwire_server.codec.faults import Fault
 from turnwire_server.codec.requests import decode_client_event
 
 SHAPE = shapes.ResponseCreateEvent
-is_plain = shapes.Plain(SHAPE, known=frozenset({"type"}))
+TYPE = {"type": "response.create"}
+_is_plain = shapes.Plain(SHAPE)
 USUAL: dict[str, Any] = {
     "type": "response.create",
     "event_id": "event_1",
@@ -44,6 +45,43 @@ VALUES: list[Any] = [
     *({"format": {}}, {"id": "x"}, {"id": 1}, {"include_obfuscation": 1}, {"prewarm": True}),
     *([{"role": "user", "content": "Hi"}], [{"type": "none"}], [{"type": "compaction"}]),
 ]
+
+
+ITEMS: dict[str, dict[str, Any]] = {
+    "message": {
+        "type": "message",
+        "id": "msg_1",
+        "role": "user",
+        "content": [{"type": "input_text", "text": "Hi"}, {"type": "output_text", "text": "Ho"}],
+        "status": "completed",
+        "phase": None,
+        "unknown": 1,
+    },
+    "short message": {"role": "developer", "content": "Hi"},
+    "empty message": {"type": None, "role": "assistant", "content": None},
+    "call": {
+        "type": "function_call",
+        "call_id": "call_1",
+        "name": "f",
+        "arguments": "{}",
+        "async": True,
+    },
+    "output": {"type": "function_call_output", "call_id": None, "output": "x", "caller": [1]},
+    "parts of an output": {
+        "type": "function_call_output",
+        "output": [{"type": "input_text", "text": "x"}],
+    },
+}
+WRONG: list[Any] = [
+    *(None, True, 1, 0.5, "", "text", "user", "tool", "message", "completed", "done", [], {}),
+    *(["a"], [None], [[]], [{}], [{"type": []}], [{"type": "input_text"}], {"type": "message"}),
+    *([{"type": "input_text", "text": 1}], [{"text": "x"}], [{"type": "text", "text": "x"}]),
+    *([{"type": "output_text", "text": "x", "annotations": 1}], [{"type": "none"}]),
+]
+
+
+def is_plain(value: Any) -> bool:
+    return _is_plain({**TYPE, **value} if isinstance(value, dict) else value)
 
 
 def is_right(value: Any) -> bool:
@@ -87,9 +125,36 @@ def test_only_objects_pass(value: Any) -> None:
     assert not is_plain(value)
 
 
-def test_a_shape_that_requires_members_cannot_be_looked_at_in_short() -> None:
-    with pytest.raises(AssertionError):
-        shapes.Plain(SHAPE)
+def test_what_lacks_a_required_member_does_not_pass() -> None:
+    assert _is_plain(USUAL)
+    assert not _is_plain({name: value for name, value in USUAL.items() if name != "type"})
+
+
+@pytest.mark.parametrize("kind", ITEMS)
+def test_the_items_that_agents_send_pass(kind: str) -> None:
+    value = {**TYPE, "input": [ITEMS[kind], *ITEMS.values()]}
+    assert is_plain(value) and is_right(value)
+
+
+@pytest.mark.parametrize("kind", ITEMS)
+def test_no_item_passes_that_its_shape_refuses(kind: str) -> None:
+    item = ITEMS[kind]
+    names = {*item, "type", "role", "content", "output", "name", "status", "async", "call_id"}
+    results = set()
+    for name in sorted(names):
+        without = {other: value for other, value in item.items() if other != name}
+        for wrong in (without, *({**item, name: value} for value in WRONG)):
+            value = {**TYPE, "input": [ITEMS["short message"], wrong]}
+            passes = is_plain(value)
+            assert is_right(value) or not passes, wrong
+            results.add(passes)
+    assert results == {True, False}
+
+
+@pytest.mark.parametrize("value", WRONG)
+def test_an_input_passes_only_if_its_shape_lets_it(value: Any) -> None:
+    for given in (value, [value]):
+        assert is_right({**TYPE, "input": given}) or not is_plain({"input": given})
 
 
 def test_a_usual_create_is_not_shown_to_pydantic_and_a_wrong_one_is(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import itertools
 import json
+import math
 import random
 import weakref
 from dataclasses import fields
 from typing import Any
 
 import pytest
+from google.protobuf.descriptor import FieldDescriptor
 
 from harness.clock import ManualClock
 from harness.server import make_sim_services
@@ -94,6 +96,72 @@ def test_a_create_with_another_setting_is_not_found(name: str) -> None:
     assert knowing(create()).find(with_member(name), MODEL, ()) is None
     assert knowing(with_member(name)).find(create(), MODEL, ()) is None
     assert knowing(with_member(name)).find(with_member(name), MODEL, ()) is not None
+
+
+DOUBLES = [
+    field.name
+    for field in ResponseCreate.DESCRIPTOR.fields
+    if field.cpp_type == FieldDescriptor.CPPTYPE_DOUBLE
+]
+
+
+@pytest.mark.parametrize("name", DOUBLES)
+@pytest.mark.parametrize(("first", "second"), [(0.0, -0.0), (-0.0, 0.0)])
+def test_zero_and_minus_zero_are_not_taken_for_each_other(
+    name: str, first: float, second: float
+) -> None:
+    one, other = create(**{name: first}), create(**{name: second})
+    known = KnownSettings()
+    known.add(one, (), checked(one))
+    assert known.find(other, MODEL, ()) is None
+    known.add(other, (), checked(other))
+    for given in (one, other, one):
+        found = known.find(given, MODEL, ())
+        assert found is not None and found.shown == checked(given).shown
+
+
+def test_each_of_several_zeros_is_compared() -> None:
+    values = list(itertools.product((0.0, -0.0, 0.5), repeat=2))
+    known = KnownSettings()
+    for temperature, top_p in values[:8]:  # as many as are known with the same tools
+        given = create(temperature=temperature, top_p=top_p)
+        assert known.find(given, MODEL, ()) is None
+        known.add(given, (), checked(given))
+    for temperature, top_p in values[:8]:
+        given = create(temperature=temperature, top_p=top_p)
+        found = known.find(given, MODEL, ())
+        assert found is not None and found.shown == checked(given).shown
+
+
+@pytest.mark.parametrize("name", DOUBLES)
+def test_what_is_no_number_is_refused_whatever_came_before(name: str) -> None:
+    rules = validator()
+    for value in (0.5, 0.0, math.nan, math.nan, -math.inf, 0.5):
+        given = create(input=Input(text="Hi"), **{name: value})
+        refused = check(rules, given)
+        assert isinstance(refused, Rejection) is not math.isfinite(value)
+
+
+def test_numbers_of_other_members_are_not_taken_for_each_other() -> None:
+    alike: list[dict[str, Any]] = [
+        {"store": True},
+        {"parallel_tool_calls": True},
+        {"top_logprobs": 1},
+        {"max_tool_calls": 1},
+        {"temperature": 1.0},
+        {"top_p": 1.0},
+        {"store": False},
+        {"top_logprobs": 0},
+    ]
+    known = KnownSettings()
+    for members in alike:
+        given = create(**members)
+        assert known.find(given, MODEL, ()) is None
+        known.add(given, (), checked(given))
+    for members in alike:
+        given = create(**members)
+        found = known.find(given, MODEL, ())
+        assert found is not None and found.shown == checked(given).shown
 
 
 def test_every_tool_is_compared() -> None:
@@ -203,12 +271,12 @@ def outcome(result: CheckedCreate | Rejection) -> object:
     return {**values, "response": shown}
 
 
-CHOICES = {
+CHOICES: dict[str, list[Any]] = {
     "model": ["sim", "", "none"],
     "tools": [[], [tool("a"), tool("b")], [tool("a")], [Tool(custom=CustomTool(name="a"))]],
     "tool_choice": [None, ToolChoice(mode="required"), ToolChoice(mode="none"), ToolChoice()],
     "store": [None, True, False],
-    "temperature": [None, 0.5, 3.0],
+    "temperature": [None, 0.5, 3.0, 0.0, -0.0, math.nan],
     "max_output_tokens": [None, 0, 20],
     "include": [[], ["turnwire.timing"], ["what"]],
     "metadata": [{}, {"a": "b"}, {"a": "b" * 600}],

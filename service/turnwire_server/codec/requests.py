@@ -50,9 +50,9 @@ _MAX_SALVAGED_CHARS = 1_048_576
 
 _PLAIN = {
     shapes.ResponseCreate: shapes.Plain(shapes.ResponseCreate),
-    shapes.ResponseCreateEvent: shapes.Plain(shapes.ResponseCreateEvent, known=frozenset({"type"})),
+    shapes.ResponseCreateEvent: shapes.Plain(shapes.ResponseCreateEvent),
 }
-"""The short look at what comes with every turn; an event's `type` has chosen its shape."""
+"""The short look at what comes with every turn."""
 
 _NOT_FINITE = re.compile(r".?(NaN|-?Infinity)", re.DOTALL)
 """After the place that the parser gives, or one before it: it gets beyond a minus sign."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from math import copysign
 from typing import Final, NamedTuple
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -40,6 +41,8 @@ others."""
 _Shape = tuple[str, int, bytes, tuple[bytes, ...]]
 _Settings = list[tuple[FieldDescriptor, object]]
 """Members and their values."""
+_Zeros = list[tuple[int, float]]
+"""Where among settings there is a floating-point zero, and 1 or -1 for its sign."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,7 @@ class CheckedSettings:
 
 class _Known(NamedTuple):
     settings: _Settings
+    zeros: _Zeros
     checked: CheckedSettings
     size: int
 
@@ -104,7 +108,7 @@ class KnownSettings:
             return None
         settings = _settings(create)
         for known in alike:
-            if known.settings == settings:
+            if known.settings == settings and (not known.zeros or _has(settings, known.zeros)):
                 self._known.move_to_end(shape)
                 return known.checked
         return None
@@ -132,7 +136,8 @@ class KnownSettings:
         self._known.move_to_end(shape)
         if len(alike) == _MOST_ALIKE:
             self._bytes -= alike.pop(0).size
-        alike.append(_Known(_settings(own), checked, size))
+        kept = _settings(own)
+        alike.append(_Known(kept, _zeros(kept), checked, size))
         self._bytes += size
         while self._bytes > self._max_bytes:
             _, forgotten = self._known.popitem(last=False)
@@ -142,6 +147,23 @@ class KnownSettings:
 def _settings(create: Create) -> _Settings:
     """Return the settings, tools among the last: compared first is what takes no time."""
     return [member for member in reversed(create.ListFields()) if member[0] not in _OF_ONE_TURN]
+
+
+def _zeros(settings: _Settings) -> _Zeros:
+    """Return the zeros among settings: to Python the two are equal, to a client they are not."""
+    return [
+        (index, copysign(1.0, value))
+        for index, (_, value) in enumerate(settings)
+        if isinstance(value, float) and value == 0
+    ]
+
+
+def _has(settings: _Settings, zeros: _Zeros) -> bool:
+    """Return whether settings, equal otherwise, have these very zeros."""
+    for index, sign in zeros:
+        if copysign(1.0, settings[index][1]) != sign:  # type: ignore[arg-type]  # It is equal to 0.
+            return False
+    return True
 
 
 def _shape(create: Create, added: tuple[bytes, ...]) -> _Shape:

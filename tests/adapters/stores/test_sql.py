@@ -11,7 +11,7 @@ from sqlalchemy import event, func, select
 
 from harness.stores import Backends, SqlStores, message, sqlite_url, stored
 from turnwire_server.adapters.database.tables import response_items, responses, segments
-from turnwire_server.ports.store import StoredResponse, StoreFailure
+from turnwire_server.ports.store import IdempotencyKeyTaken, StoredResponse, StoreFailure
 from turnwire_server.session.conversation import EMPTY
 from turnwire_server.session.prompt import Prompt
 from turnwire_server.session.tokens import TokenIds
@@ -242,6 +242,74 @@ async def test_one_that_cannot_be_written_does_not_take_others_with_it(
     assert await stores.responses.get("r3", tenant="a") is not None
     theirs = await stores.responses.get("theirs", tenant="b")
     assert theirs is not None and theirs.item_ids == ("m1",)
+
+
+def begun(response_id: str, key: str | None, **changed: Any) -> StoredResponse:
+    """Return a response that is kept from its beginning."""
+    members = {"status": "in_progress", "owner": "i", "idempotency_key": key, **changed}
+    return stored(response_id, message(f"m_{response_id}"), **members)
+
+
+async def test_a_response_is_kept_from_its_beginning_without_asking_first(
+    sql_backend: Backends,
+) -> None:
+    stores = await sql_backend.open_sql()
+    for record in (begun("r1", "key"), begun("r2", None, background=True)):
+        statements = noted(stores)
+        await stores.responses.put(record)
+        assert all(statement.startswith("INSERT") for statement in statements)
+        assert await stores.responses.get(record.response_id, tenant="a") is not None
+
+
+async def test_of_a_response_that_has_its_key_no_other_holder_is_looked_for(
+    sql_backend: Backends,
+) -> None:
+    stores = await sql_backend.open_sql()
+    await stores.responses.put(begun("r1", "key"))
+    statements = noted(stores)
+    await stores.responses.put(stored("r1", message("m_r1"), idempotency_key="key"))
+    asking = [statement for statement in statements if "idempotency_key =" in statement]
+    assert [statement for statement in asking if statement.startswith("SELECT")] == []
+    found = await stores.responses.find_by_key("a", "key")
+    assert found is not None and (found.response_id, found.is_over) == ("r1", True)
+
+
+async def test_a_response_that_changes_its_key_takes_none_that_is_held(
+    sql_backend: Backends,
+) -> None:
+    stores = await sql_backend.open_sql()
+    await stores.responses.put(begun("r1", "one"))
+    await stores.responses.put(begun("r2", "two"))
+    with pytest.raises(IdempotencyKeyTaken):
+        await stores.responses.put(stored("r2", message("m_r2"), idempotency_key="one"))
+    holders = [await stores.responses.find_by_key("a", key) for key in ("one", "two")]
+    assert [holder and holder.response_id for holder in holders] == ["r1", "r2"]
+
+
+async def test_of_those_that_begin_together_only_one_whose_key_is_held_is_refused(
+    sql_backend: Backends,
+) -> None:
+    stores = await sql_backend.open_sql()
+    now = sql_backend.clock.wall()
+    await stores.responses.put(begun("held", "held", expires_at=now + 100))
+    await stores.responses.put(begun("old", "old", expires_at=now + 10))
+    sql_backend.clock.advance(20)
+    expires_at = now + 200
+    async with asyncio.timeout(20):
+        outcomes = await asyncio.gather(
+            stores.responses.put(begun("r1", "held", expires_at=expires_at)),
+            stores.responses.put(begun("r2", "old", expires_at=expires_at)),
+            stores.responses.put(begun("r3", "new", expires_at=expires_at)),
+            stores.responses.put(begun("r4", "new", expires_at=expires_at)),
+            stores.responses.put(stored("r5", message("m5"), expires_at=expires_at)),
+            return_exceptions=True,
+        )
+    none, taken = type(None), IdempotencyKeyTaken
+    assert [type(outcome) for outcome in outcomes] == [taken, none, none, taken, none]
+    holders = [await stores.responses.find_by_key("a", key) for key in ("held", "old", "new")]
+    assert [holder and holder.response_id for holder in holders] == ["held", "r2", "r3"]
+    assert await stores.responses.get("r5", tenant="a") is not None
+    assert len(await rows(stores)) == 4
 
 
 async def test_a_put_that_was_cancelled_while_it_waited_harms_nobody(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
-from sqlalchemy import Connection, RowMapping, exists, select, update
+from sqlalchemy import Connection, RowMapping, bindparam, exists, select, update
 
 from turnwire.v1 import item_pb2, response_pb2
 from turnwire_server.adapters.database.engine import Database
@@ -31,6 +31,9 @@ from turnwire_server.ports.store import StoredResponse
 __all__ = ["SqlResponseStore"]
 
 _RUNNING = ("queued", "in_progress")
+_BY_KEY = select(responses.c.id).where(  # built once: that takes longer than to run it
+    responses.c.tenant == bindparam("of_tenant"), responses.c.idempotency_key == bindparam("key")
+)
 
 
 class SqlResponseStore:
@@ -88,12 +91,10 @@ class SqlResponseStore:
         """Return the response that has the key, or None."""
         if not is_possible_id(idempotency_key):
             return None
-        statement = select(responses.c.id).where(
-            responses.c.tenant == tenant, responses.c.idempotency_key == idempotency_key
-        )
+        given = {"of_tenant": tenant, "key": idempotency_key}
         with store_failures("a response cannot be found"):
             response_id = await self._database.run_read(
-                lambda connection: connection.scalar(statement)
+                lambda connection: connection.scalar(_BY_KEY, given)
             )
         return None if response_id is None else await self.get(response_id, tenant=tenant)
 

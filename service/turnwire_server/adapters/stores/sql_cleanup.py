@@ -8,9 +8,20 @@ and no longer.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import cache
 from typing import Final
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, delete, exists, not_, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    and_,
+    bindparam,
+    delete,
+    exists,
+    not_,
+    select,
+)
 
 from turnwire_server.adapters.database.engine import Database
 from turnwire_server.adapters.database.tables import (
@@ -126,11 +137,18 @@ def _dead(connection: Connection, ids: Collection[str]) -> dict[str, str | None]
     Returns:
         Id -> id of the parent. An ancestor with two dead children is not among them yet.
     """
+    rows = connection.execute(_select_dead(), {"ids": list(ids)})
+    return {row.id: row.parent_id for row in rows}
+
+
+@cache  # to build it takes several times as long as to run it
+def _select_dead() -> Select[tuple[str, str | None]]:
+    """Select what `_dead` returns, for segments `ids`."""
     columns = (segments.c.id, segments.c.parent_id)
     dead = (
         select(*columns)
         .where(
-            segments.c.id.in_(ids),
+            segments.c.id.in_(bindparam("ids", expanding=True)),
             _unreferenced(),
             not_(exists().where(_other.c.parent_id == segments.c.id)),
         )
@@ -145,5 +163,4 @@ def _dead(connection: Connection, ids: Collection[str]) -> dict[str, str | None]
         .where(_unreferenced(), only_child)
     )
     # The youngest come first: what is left out is asked for again, by its dead child.
-    rows = connection.execute(select(dead.c.id, dead.c.parent_id).limit(_MOST_DEAD))
-    return {row.id: row.parent_id for row in rows}
+    return select(dead.c.id, dead.c.parent_id).limit(_MOST_DEAD)

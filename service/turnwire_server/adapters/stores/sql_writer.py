@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from sqlalchemy import Connection, and_, insert, select, update
+from sqlalchemy import Connection, and_, bindparam, insert, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from turnwire_server.adapters.database.engine import Database
@@ -33,6 +33,22 @@ _MOST: Final = 256
 """Responses of one transaction."""
 _ATTEMPTS: Final = 3
 
+# To build a statement takes longer than to run it.
+_KNOWN: Final = (
+    select(responses.c.segment_id, responses.c.idempotency_key)
+    .where(responses.c.id == bindparam("own_id"), responses.c.tenant == bindparam("own_tenant"))
+    .with_for_update()
+)
+_PARENT: Final = (
+    select(segments.c.id)
+    .where(segments.c.id == bindparam("parent"))
+    .with_for_update(read=True, key_share=True)
+)
+_DROP_ITEMS: Final = response_items.delete().where(
+    response_items.c.response_id == bindparam("own_id")
+)
+_REPLACE: Final = update(responses).where(responses.c.id == bindparam("own_id"))
+
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
@@ -42,9 +58,13 @@ class _Waiting:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is most likely the first of its id, and has no key."""
+        """Whether it is most likely the first of its id, and of its key if it has one.
+
+        Those in the background or with a key are written from their beginning, and once more.
+        """
         record = self.record
-        return record.is_over and not record.background and record.idempotency_key is None
+        is_early = record.background or record.idempotency_key is not None
+        return record.is_over is not is_early
 
 
 class ResponseWriter:
@@ -182,34 +202,23 @@ def _put(connection: Connection, record: StoredResponse, draft: Draft, now: int)
         IdempotencyKeyTaken: Another response has its key.
         _ParentGoneError: What it continues is not there.
     """
-    _free_key(connection, record, now)
-    known = connection.execute(
-        select(responses.c.segment_id)
-        .where(responses.c.id == record.response_id, responses.c.tenant == record.tenant)
-        .with_for_update()
-    )
-    old_segment = known.scalar_one_or_none()
+    own = {"own_id": record.response_id, "own_tenant": record.tenant}
+    known = connection.execute(_KNOWN, own).one_or_none()
+    if known is None or known.idempotency_key != record.idempotency_key:
+        _free_key(connection, record, now)
     if draft.row.parent_id is not None:
-        parent = connection.execute(
-            select(segments.c.id)
-            .where(segments.c.id == draft.row.parent_id)
-            .with_for_update(read=True, key_share=True)
-        )
+        parent = connection.execute(_PARENT, {"parent": draft.row.parent_id})
         if parent.scalar_one_or_none() is None:
             raise _ParentGoneError
     row = response_row(record, draft)
     connection.execute(insert(segments), segment_row(draft))
-    if old_segment is None:
+    if known is None:
         connection.execute(insert(responses), row)
     else:
         del row["id"]
-        connection.execute(
-            response_items.delete().where(response_items.c.response_id == record.response_id)
-        )
-        connection.execute(
-            update(responses).where(responses.c.id == record.response_id).values(row)
-        )
-        release(connection, [old_segment])
+        connection.execute(_DROP_ITEMS, {"own_id": record.response_id})
+        connection.execute(_REPLACE, {"own_id": record.response_id, **row})
+        release(connection, [known.segment_id])
     if items := item_rows(record):
         connection.execute(insert(response_items), items)
     return draft

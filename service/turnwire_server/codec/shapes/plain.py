@@ -6,26 +6,29 @@ does not pass may still be right: then the shape itself says so, or what is wron
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import isfinite
 from types import NoneType
-from typing import Any, Final, get_args
+from typing import Any, Final, Literal, get_args, get_origin
 
 from turnwire_server.codec.shapes.base import ListOf, Pairs, Shape, Uint32
+from turnwire_server.codec.shapes.content import Content, InputText, OutputText
 from turnwire_server.codec.shapes.input import Input
+from turnwire_server.codec.shapes.items import (
+    FunctionCallItem,
+    FunctionCallOutputItem,
+    MessageItem,
+)
 
 __all__ = ["Plain"]
 
+_NULL: Final = frozenset({NoneType})
 _ANY: Final = frozenset({str, int, float, bool, NoneType, list, dict})
 _MAX_PAIRS: Final = 64
 """Far below the shape's own bound."""
 
 
 _Look = Callable[[Any], bool]
-
-
-def _is_text(value: Any) -> bool:
-    return type(value) is str
 
 
 def _is_finite(value: Any) -> bool:
@@ -48,10 +51,34 @@ def _are_pairs(value: Any) -> bool:
     )
 
 
+def _is_content(value: Any) -> bool:
+    return type(value) is str or _are_of(_PARTS, value)
+
+
+def _is_input(value: Any) -> bool:
+    return type(value) is str or _are_of(_ITEMS, value)
+
+
+def _are_of(looks: Mapping[str | None, Plain], value: Any) -> bool:
+    """Return whether it is a list of objects, each of the shape that its `type` names."""
+    if type(value) is not list:
+        return False
+    for one in value:
+        if type(one) is not dict:
+            return False
+        kind = one.get("type")
+        look = looks.get(kind) if kind is None or type(kind) is str else None
+        if look is None or not look(one):
+            return False
+    return True
+
+
 _LOOKS: Final = (
     (float | None, _is_finite),
     (Uint32 | None, _is_uint32),
-    (Input | None, _is_text),
+    (Input | None, _is_input),
+    (Content | None, _is_content),
+    (get_args(Content)[0], _is_content),  # without what pydantic takes off a required member
     (ListOf[str] | None, _are_texts),
     (Pairs | None, _are_pairs),
 )
@@ -61,30 +88,28 @@ _LOOKS: Final = (
 class Plain:
     """Looks at the objects of one shape."""
 
-    def __init__(self, shape: type[Shape], *, known: frozenset[str] = frozenset()) -> None:
-        """Make it.
-
-        Args:
-            shape: The shape.
-            known: Members that are known to be right, among them all that it requires.
-        """
+    def __init__(self, shape: type[Shape]) -> None:
+        """Make it for a shape."""
         self._types: dict[str, frozenset[Any]] = {}
         """JSON types of which any value is right."""
         self._looks: dict[str, _Look | None] = {}
-        for name, field in shape.model_fields.items():
-            given = field.annotation
-            assert field.alias is None and (name in known or not field.is_required())
-            if name in known or given is Any:
+        required = set()
+        for field_name, field in shape.model_fields.items():
+            name, given = field.alias or field_name, field.annotation
+            if field.is_required():
+                required.add(name)
+            if given is Any:
                 self._types[name] = _ANY
-            elif given in (str | None, bool | None):
-                self._types[name] = frozenset(get_args(given))
+            elif given in (str, str | None, bool | None):
+                self._types[name] = frozenset(get_args(given) or (given,))
             else:
-                self._types[name] = frozenset({NoneType})
+                self._types[name] = _NULL if NoneType in get_args(given) else frozenset()
                 self._looks[name] = _look(given)
+        self._required = frozenset(required)
 
     def __call__(self, value: Any) -> bool:
         """Return whether an object is surely of the shape; False says nothing."""
-        if type(value) is not dict:
+        if type(value) is not dict or not self._required <= value.keys():
             return False
         types, looks = self._types, self._looks
         for name, content in value.items():
@@ -100,9 +125,28 @@ def _look(annotation: Any) -> _Look | None:
     for known, look in _LOOKS:
         if annotation == known:
             return look
-    shape, *_ = get_args(annotation) or (None,)
-    if not (isinstance(shape, type) and issubclass(shape, Shape)):
-        return None
-    if any(field.is_required() for field in shape.model_fields.values()):
-        return None
-    return Plain(shape)
+    if get_origin(annotation) is Literal:
+        return _one_of(get_args(annotation))
+    inner, *_ = get_args(annotation) or (None,)
+    if get_origin(inner) is Literal:
+        return _one_of(get_args(inner))
+    return Plain(inner) if isinstance(inner, type) and issubclass(inner, Shape) else None
+
+
+def _one_of(names: tuple[str, ...]) -> _Look:
+    allowed = frozenset(names)
+    return lambda value: type(value) is str and value in allowed
+
+
+_PARTS: Final[Mapping[str | None, Plain]] = {
+    "input_text": Plain(InputText),
+    "output_text": Plain(OutputText),
+}
+_MESSAGE: Final = Plain(MessageItem)
+_ITEMS: Final[Mapping[str | None, Plain]] = {
+    None: _MESSAGE,
+    "message": _MESSAGE,
+    "function_call": Plain(FunctionCallItem),
+    "function_call_output": Plain(FunctionCallOutputItem),
+}
+"""The items that agents send with every turn, by `type`; a message needs none."""
