@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -310,6 +312,23 @@ async def test_of_those_that_begin_together_only_one_whose_key_is_held_is_refuse
     assert [holder and holder.response_id for holder in holders] == ["held", "r2", "r3"]
     assert await stores.responses.get("r5", tenant="a") is not None
     assert len(await rows(stores)) == 4
+
+
+async def test_servers_that_take_the_same_keys_in_other_orders_do_not_deadlock(
+    sql_backend: Backends, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, other = await sql_backend.open_sql(), await sql_backend.open_sql()
+    for turn in range(4):
+        keys = [f"{turn}_{number}" for number in range(100)]
+        puts = [one.responses.put(begun(f"a{key}", key)) for key in keys]
+        puts += [other.responses.put(begun(f"b{key}", key)) for key in reversed(keys)]
+        with caplog.at_level(logging.INFO):
+            async with asyncio.timeout(20):
+                outcomes = await asyncio.gather(*puts, return_exceptions=True)
+        assert Counter(map(type, outcomes)) == {type(None): 100, IdempotencyKeyTaken: 100}
+    fallen_back = [line for line in caplog.messages if line.startswith("writing one by one")]
+    kinds = {line.rpartition("=")[2] for line in fallen_back}
+    assert kinds <= {"IntegrityError", "UniqueViolationError"}
 
 
 async def test_a_put_that_was_cancelled_while_it_waited_harms_nobody(
