@@ -336,8 +336,7 @@ async def test_a_paused_rollout_survives_a_lost_connection(connect: Connect, whe
 
 
 def _turns(connect: Connect) -> list[object]:
-    hosts = connect.stack.services.hosts
-    return [turn for host in hosts for turn in host.session.in_flight.values()]
+    return [turn for host in connect.stack.services.hosts for turn in host.session.running]
 
 
 @requirement("resume.rollout")

@@ -48,7 +48,7 @@ def driver():
 def test_a_paused_turn_is_in_flight_and_keeps_its_lane(driver):
     turn = paused(driver)
     driver.send(create(), create(stream_id="a"))
-    assert list(driver.session.in_flight.values()) == [turn, driver.started[-1]]
+    assert driver.session.running == [turn, driver.started[-1]]
     assert [started.lane for started in driver.started] == [None, "a"]
     assert not driver.session.is_idle
 

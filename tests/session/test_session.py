@@ -72,7 +72,7 @@ def test_creates_of_one_lane_run_one_after_the_other(driver):
 
 def test_the_17th_lane_waits_for_one_of_the_16(driver):
     driver.send(*(create(stream_id=f"lane{index}") for index in range(17)))
-    assert len(driver.started) == len(driver.session.in_flight) == 16
+    assert len(driver.started) == len(driver.session.running) == 16
     assert driver.session.queued == 1
     driver.finish(driver.started[3])
     assert driver.started[16].lane == "lane16"
@@ -471,7 +471,7 @@ def test_the_oldest_event_ids_are_forgotten():
     driver = SessionDriver(SessionSettings(max_event_ids=2))
     for event_id in ("1", "2", "3", "2", "1"):
         driver.send(create(stream_id=event_id, event_id=event_id))
-        for turn in list(driver.session.in_flight.values()):
+        for turn in driver.session.running:
             driver.finish(turn)
     assert [turn.event_id for turn in driver.started] == ["1", "2", "3", "1"]
 

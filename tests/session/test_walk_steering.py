@@ -352,8 +352,8 @@ class SteeringWalk(RuleBasedStateMachine):
     def limits_are_kept(self):
         if not hasattr(self, "session"):
             return
-        assert len(self.session.in_flight) <= self.settings.max_in_flight
-        for turn in self.session.in_flight.values():
+        assert len(self.session.running) <= self.settings.max_in_flight
+        for turn in self.session.running:
             assert len(turn.steers) <= self.settings.max_pending_steers
             assert turn.response_id in self.running
 

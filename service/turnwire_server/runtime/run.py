@@ -166,7 +166,7 @@ class TurnRun:
     @property
     def _is_alone(self) -> bool:
         """Whether its session runs nothing else: what it says need not wait for company."""
-        return len(self.session.in_flight) == 1
+        return len(self.session.running) == 1
 
     @property
     def is_first_round(self) -> bool:

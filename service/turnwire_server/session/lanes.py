@@ -33,15 +33,14 @@ class Lanes:
     def __init__(self, settings: SessionSettings) -> None:
         self._settings = settings
         self._queues: dict[str | None, deque[Turn]] = {None: deque()}
-        self.in_flight: dict[str | None, Turn] = {}
-        """Turns that run, by lane; changed by `run` and `release` alone."""
+        self._running: dict[str | None, Turn] = {}
         self._queued = 0
         self._queued_bytes = 0
 
     @property
     def running(self) -> list[Turn]:
         """Turns in flight."""
-        return list(self.in_flight.values())
+        return list(self._running.values())
 
     @property
     def queued(self) -> int:
@@ -51,7 +50,7 @@ class Lanes:
     @property
     def is_idle(self) -> bool:
         """Whether nothing runs and nothing waits."""
-        return not self.in_flight and not self._queued
+        return not self._running and not self._queued
 
     def admit(self, name: str | None) -> Rejection | None:
         """Open the lane `name` if it is new; None is the default lane and always open.
@@ -98,18 +97,18 @@ class Lanes:
         """Whether `turn` would not wait at all, so that the bounds on waiting do not hold it."""
         return (
             not turn.waits_for_parent
-            and turn.lane not in self.in_flight
+            and turn.lane not in self._running
             and not self._queues[turn.lane]
-            and len(self.in_flight) < self._settings.max_in_flight
+            and len(self._running) < self._settings.max_in_flight
         )
 
     def pop_ready(self) -> Turn | None:
         """Take the next turn that may start now, None when there is none."""
-        if len(self.in_flight) >= self._settings.max_in_flight:
+        if len(self._running) >= self._settings.max_in_flight:
             return None
         ready: Turn | None = None
         for lane, queue in self._queues.items():
-            if not queue or lane in self.in_flight:
+            if not queue or lane in self._running:
                 continue
             head = queue[0]
             if head.waits_for_parent:
@@ -124,7 +123,7 @@ class Lanes:
 
     def run(self, turn: Turn) -> None:
         """Note that a turn runs, whose lane is free and which does not wait."""
-        self.in_flight[turn.lane] = turn
+        self._running[turn.lane] = turn
 
     def withdraw(self, turn: Turn) -> None:
         """Take a waiting turn out of its lane."""
@@ -134,11 +133,11 @@ class Lanes:
 
     def release(self, turn: Turn) -> None:
         """Note that a running turn is over."""
-        del self.in_flight[turn.lane]
+        del self._running[turn.lane]
 
     def running_on(self, lane: str | None) -> Turn | None:
         """Return the turn that runs on `lane`."""
-        return self.in_flight.get(lane)
+        return self._running.get(lane)
 
     def waiting(self) -> list[Turn]:
         """Return the turns that wait, in order of receipt."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from turnwire.v1 import client_event_pb2, error_pb2, server_event_pb2
 from turnwire_server.session.cache import CachedResponse, ResponseCache
@@ -34,8 +34,6 @@ class Schedule:
         self._steering = steering
         self._new_id = new_id
         self._lanes = Lanes(settings)
-        self.in_flight: Mapping[str | None, Turn] = self._lanes.in_flight
-        """Turns that run, by lane."""
         self.cache = ResponseCache(settings.max_warm_ups)
         self.repeats = Repeats(settings.max_event_ids, settings.max_answer_bytes)
         """Of accepted events: one that was turned away may be sent again as it was."""
@@ -52,6 +50,11 @@ class Schedule:
     def is_idle(self) -> bool:
         """Whether nothing runs and nothing waits."""
         return self._lanes.is_idle
+
+    @property
+    def running(self) -> list[Turn]:
+        """The turns in flight."""
+        return self._lanes.running
 
     @property
     def queued(self) -> int:

@@ -66,8 +66,6 @@ class Session:
         """For messages and outputs that come without a create."""
         self._steering = Steering(settings, self._rules, new_id=new_id)
         self._schedule = Schedule(settings, self._steering, new_id=new_id)
-        self.in_flight = self._schedule.in_flight
-        """Turns that run, by lane. Not a property: it is asked for every token."""
         self._received = 0
         self.wants_session_events = False
         """Whether the client opened the session explicitly, so that it knows our extensions."""
@@ -105,6 +103,11 @@ class Session:
     def is_idle(self) -> bool:
         """Whether nothing runs and nothing waits."""
         return self._schedule.is_idle
+
+    @property
+    def running(self) -> list[Turn]:
+        """The turns in flight."""
+        return self._schedule.running
 
     @property
     def queued(self) -> int:
