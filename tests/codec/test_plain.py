@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from turnwire_server.codec import requests, shapes
 from turnwire_server.codec.faults import Fault
 from turnwire_server.codec.requests import decode_client_event
+from turnwire_server.codec.shapes.base import ListOf
 
 SHAPE = shapes.ResponseCreateEvent
 TYPE = {"type": "response.create"}
@@ -128,6 +129,18 @@ def test_only_objects_pass(value: Any) -> None:
 def test_what_lacks_a_required_member_does_not_pass() -> None:
     assert _is_plain(USUAL)
     assert not _is_plain({name: value for name, value in USUAL.items() if name != "type"})
+
+
+def test_a_required_list_of_objects_is_not_taken_for_one_of_them() -> None:
+    class Inner(shapes.Shape):
+        text: str
+
+    class Outer(shapes.Shape):
+        parts: ListOf[Inner]
+
+    look = shapes.Plain(Outer)
+    assert not look({"parts": {"text": "x"}})
+    assert shapes.Plain(Inner)({"text": "x"}) and not shapes.Plain(Inner)({"text": 1})
 
 
 @pytest.mark.parametrize("kind", ITEMS)

@@ -125,12 +125,13 @@ def _look(annotation: Any) -> _Look | None:
     for known, look in _LOOKS:
         if annotation == known:
             return look
+    given = get_args(annotation)
     if get_origin(annotation) is Literal:
-        return _one_of(get_args(annotation))
-    inner, *_ = get_args(annotation) or (None,)
-    if get_origin(inner) is Literal:
-        return _one_of(get_args(inner))
-    return Plain(inner) if isinstance(inner, type) and issubclass(inner, Shape) else None
+        return _one_of(given)
+    if len(given) == 2 and NoneType in given:
+        return _look(given[0])
+    is_shape = isinstance(annotation, type) and issubclass(annotation, Shape)
+    return Plain(annotation) if is_shape else None
 
 
 def _one_of(names: tuple[str, ...]) -> _Look:
