@@ -31,7 +31,7 @@ from turnwire_server.ports.store import StoredResponse
 __all__ = ["SqlResponseStore"]
 
 _RUNNING = ("queued", "in_progress")
-_BY_KEY = select(responses.c.id).where(  # built once: that takes longer than to run it
+_BY_KEY = select(responses.c.id).where(  # built once: to build it takes longer
     responses.c.tenant == bindparam("of_tenant"), responses.c.idempotency_key == bindparam("key")
 )
 

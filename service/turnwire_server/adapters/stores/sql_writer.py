@@ -33,7 +33,7 @@ _MOST: Final = 256
 """Responses of one transaction."""
 _ATTEMPTS: Final = 3
 
-# To build a statement takes longer than to run it.
+# Built once: to build a statement takes longer than to run it.
 _KNOWN: Final = (
     select(responses.c.segment_id, responses.c.idempotency_key)
     .where(responses.c.id == bindparam("own_id"), responses.c.tenant == bindparam("own_tenant"))
@@ -64,7 +64,7 @@ class _Waiting:
         """
         record = self.record
         is_early = record.background or record.idempotency_key is not None
-        return record.is_over is not is_early
+        return record.is_over != is_early
 
 
 class ResponseWriter:
