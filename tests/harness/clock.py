@@ -37,14 +37,18 @@ class ManualClock:
             return
         await self._due_in(seconds)
 
-    def call_later(
-        self, loop: asyncio.AbstractEventLoop, seconds: float, callback: Callable[[], object]
-    ) -> asyncio.Future[None]:
-        """Call back once the clock was moved by `seconds`."""
+    def timers(
+        self, loop: asyncio.AbstractEventLoop
+    ) -> Callable[[float, Callable[[], object]], asyncio.Future[None]]:
+        """Return what calls back once the clock was moved."""
         del loop  # it is the running one
-        due = self._due_in(seconds)
-        due.add_done_callback(lambda _: None if due.cancelled() else callback())
-        return due
+
+        def call_later(seconds: float, callback: Callable[[], object]) -> asyncio.Future[None]:
+            due = self._due_in(seconds)
+            due.add_done_callback(lambda _: None if due.cancelled() else callback())
+            return due
+
+        return call_later
 
     def _due_in(self, seconds: float) -> asyncio.Future[None]:
         future = asyncio.get_running_loop().create_future()

@@ -26,8 +26,8 @@ class SystemClock:
         """Wait for `seconds`."""
         await asyncio.sleep(seconds)
 
-    def call_later(
-        self, loop: asyncio.AbstractEventLoop, seconds: float, callback: Callable[[], object]
-    ) -> Timer:
-        """Call back in `seconds`."""
-        return loop.call_later(seconds, callback)
+    def timers(
+        self, loop: asyncio.AbstractEventLoop
+    ) -> Callable[[float, Callable[[], object]], Timer]:
+        """Return what calls back on `loop`."""
+        return loop.call_later

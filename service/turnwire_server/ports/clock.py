@@ -32,12 +32,11 @@ class Clock(Protocol):
         """Wait for `seconds`; cancelling is safe."""
         ...
 
-    def call_later(
-        self, loop: asyncio.AbstractEventLoop, seconds: float, callback: Callable[[], object]
-    ) -> Timer:
-        """Call back in `seconds`.
+    def timers(
+        self, loop: asyncio.AbstractEventLoop
+    ) -> Callable[[float, Callable[[], object]], Timer]:
+        """Return what calls back on the running `loop`: told in how many seconds, and what.
 
-        What a wait per token is made of, so its caller keeps the running `loop`: to ask for it
-        takes a system call.
+        For waits per token, so its caller keeps it.
         """
         ...

@@ -16,10 +16,11 @@ from pathlib import Path
 from turnwire_server.adapters.engines.prefix_index import PrefixIndex, PrefixMatch
 from turnwire_server.adapters.engines.schema_example import NoExample, example_of
 from turnwire_server.adapters.engines.sim_agent import AgentSettings, SimAgent, SimOutput
+from turnwire_server.adapters.engines.sim_pacing import ROUNDING
 from turnwire_server.adapters.engines.sim_script import ScriptFailure, SimScript, read_trace
 from turnwire_server.adapters.renderers.sim_tokens import sim_tokens
 from turnwire_server.adapters.renderers.vocabulary import VocabularyFailure
-from turnwire_server.ports.clock import Clock
+from turnwire_server.ports.clock import Clock, Timer
 from turnwire_server.ports.engine import (
     Constraint,
     EngineFailure,
@@ -163,20 +164,24 @@ class SimGeneration:
         """Begin at the clock's present time."""
         self._engine = engine
         self._request = request
-        self._clock = clock
         self._loop = asyncio.get_running_loop()
+        self._monotonic = clock.monotonic
+        self._call_later = clock.timers(self._loop)
         self._settings = settings
         self._prefixes = prefixes
         self._began = clock.monotonic()
         """When prefill began; once it is over, when the first token was due."""
         self._match: PrefixMatch | None = None
         self._output: SimOutput | None = None
+        self._even_rate = 0.0
+        """Tokens per second where nothing else decides when one is due, else 0."""
         self._limit = 0
         self._sent = 0
         self._over = False
         self._cancelled = False
         self._waiting: asyncio.Future[None] | None = None
-        """Resolved when the wait that is going on is over."""
+        """Resolved when the newest wait is over."""
+        self._timer: Timer | None = None
 
     def __aiter__(self) -> AsyncIterator[EngineStep]:
         """Return itself: there is one reader."""
@@ -186,18 +191,22 @@ class SimGeneration:
         """Return the next step, waiting until it is due."""
         if self._over:
             raise StopAsyncIteration
+        output = self._output
         try:
-            output = self._output
             if output is None:
                 return await self._prefill()
-            sent, wait = self._sent, 0.0
+            sent, rate, wait = self._sent, self._even_rate, 0.0
             if sent < self._limit and not self._cancelled:
-                wait = self._began + output.pace.when(sent) - self._clock.monotonic()
+                after = sent / rate if rate else output.pace.when(sent)
+                wait = self._began + after - self._monotonic()
             if wait > 0:
-                await self._wait(wait)
+                await self._after(wait)
             else:
                 # Reading must not starve the loop, however fast the tokens are there.
                 await asyncio.sleep(0)
+            if rate and self._is_alone(sent):
+                self._sent = sent + 1
+                return EngineStep(output.ids[sent : sent + 1])
             due = self._due(output)
             if sent < self._limit and not self._cancelled:
                 # Rounding in the clock must not make a token late whose time has come.
@@ -212,6 +221,8 @@ class SimGeneration:
         if self._over or self._cancelled:
             return
         self._cancelled = True
+        if self._timer is not None:
+            self._timer.cancel()
         self._wake()
 
     async def _prefill(self) -> EngineStep:
@@ -223,9 +234,9 @@ class SimGeneration:
         if settings.prefill_tokens_per_second:
             missing = len(request.ids) - match.cached
             self._began += missing / settings.prefill_tokens_per_second
-            wait = self._began - self._clock.monotonic()
+            wait = self._began - self._monotonic()
             if wait > 0:
-                await self._wait(wait)
+                await self._after(wait)
             if self._cancelled:
                 return self._last("cancelled", cached_tokens=match.cached)
         self._prefixes.prefilled(match, request.ids)
@@ -234,6 +245,8 @@ class SimGeneration:
         if output.repeat_after is not None:
             self._limit = min(self._limit, output.repeat_after)
         self._output = output
+        if output.fail_after is None:
+            self._even_rate = output.pace.even_rate
         if request.prefill_only:
             return self._last("stop", cached_tokens=match.cached)
         return self._step(output, self._due(output), cached_tokens=match.cached)
@@ -265,7 +278,7 @@ class SimGeneration:
         return EngineStep(ids, cached_tokens=cached_tokens)
 
     def _due(self, output: SimOutput) -> int:
-        return output.pace.due(self._clock.monotonic() - self._began, self._limit)
+        return output.pace.due(self._monotonic() - self._began, self._limit)
 
     def _last(
         self, finish: FinishReason, ids: Sequence[int] = (), *, cached_tokens: int | None = None
@@ -276,15 +289,17 @@ class SimGeneration:
             self._prefixes.generated(self._match, self._request.ids, sampled)
         return EngineStep(ids, finish, cached_tokens)
 
-    async def _wait(self, seconds: float) -> None:
-        """Wait for `seconds` or until `cancel`."""
-        self._waiting = self._loop.create_future()
-        timer = self._clock.call_later(self._loop, seconds, self._wake)
-        try:
-            await self._waiting
-        finally:
-            timer.cancel()
-            self._waiting = None
+    def _is_alone(self, sent: int) -> bool:
+        """Return whether the token at `sent` is the only one due, and not the last: most steps."""
+        if self._cancelled or sent + 1 >= self._limit:
+            return False
+        return (self._monotonic() - self._began) * self._even_rate < sent + 1 - ROUNDING
+
+    def _after(self, seconds: float) -> asyncio.Future[None]:
+        """Return what is resolved in `seconds` or by `cancel`."""
+        self._waiting = waiting = self._loop.create_future()
+        self._timer = self._call_later(seconds, self._wake)
+        return waiting
 
     def _wake(self) -> None:
         if self._waiting is not None and not self._waiting.done():

@@ -5,9 +5,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 
-__all__ = ["Pace"]
+__all__ = ["ROUNDING", "Pace"]
 
-_ROUNDING = 1e-6
+ROUNDING = 1e-6
 """Tokens: a sum of seconds that is short of a whole token by rounding is a whole token."""
 
 
@@ -27,6 +27,11 @@ class Pace:
     def pulled(self) -> bool:
         """Whether the reader alone sets the pace."""
         return not self.times and self.tokens_per_second == 0
+
+    @property
+    def even_rate(self) -> float:
+        """Tokens per second if they come evenly from the first to the last, else 0."""
+        return 0.0 if self.times or self.silent_s else self.tokens_per_second
 
     def when(self, index: int) -> float:
         """Return when the token at `index` is due."""
@@ -51,4 +56,4 @@ class Pace:
             return min(bisect_right(self.times, elapsed), total)
         if self.tokens_per_second == 0:
             return total
-        return min(int(elapsed * self.tokens_per_second + _ROUNDING) + 1, total)
+        return min(int(elapsed * self.tokens_per_second + ROUNDING) + 1, total)
