@@ -88,4 +88,4 @@ def test_what_stands_before_a_text_is_kept_for_short_ones_only() -> None:
         (decoded,) = ServerFrame.FromString(template.entry(1, "x" * length)).events
         assert len(decoded.response_output_text_delta.delta) == length
 
-    assert 0 < len(template._before_text) <= 256
+    assert 0 < len(template._around) <= 256

@@ -17,9 +17,11 @@ __all__ = ["DeltaTemplate"]
 
 _LENGTH_DELIMITED = 2
 _SEQUENCE_NUMBER_TAG = b"\x08"  # Field 1, a varint.
+_LONGEST_NUMBER = 16
+"""More bytes than any number takes with its tag."""
 _NUMBERS = tuple(_SEQUENCE_NUMBER_TAG + varint(number) for number in range(4096))
 _KEPT_LENGTHS = 256
-"""Bytes of a text below which what stands before it is kept; few tokens are longer."""
+"""Bytes of a text below which what stands around the number is kept; few tokens are longer."""
 _NUMBER = b'"sequence_number":0'
 _TEXT = b'"delta":""'
 
@@ -29,7 +31,7 @@ class DeltaTemplate:
 
     __slots__ = (
         "_arm_tag",
-        "_before_text",
+        "_around",
         "_delta_tag",
         "_event",
         "_fixed",
@@ -65,7 +67,8 @@ class DeltaTemplate:
         arm = ServerEvent.DESCRIPTOR.fields_by_name[kind]
         self._arm_tag = varint(arm.number << 3 | _LENGTH_DELIMITED)
         self._delta_tag = varint(names["delta"].number << 3 | _LENGTH_DELIMITED)
-        self._before_text: dict[int, bytes] = {}
+        self._around: dict[int, tuple[bytes, bytes]] = {}
+        """What stands before and behind the number, by the lengths of number and text."""
         self._json_before = self._json_between = self._json_after = b""
 
     def _make_json(self) -> None:
@@ -91,20 +94,22 @@ class DeltaTemplate:
     def entry(self, sequence_number: int, text: str) -> bytes:
         """Return the event as one entry of a serialized `ServerFrame`."""
         delta = text.encode()
-        length = len(delta)
-        before = self._before_text.get(length) or self._make_before_text(length)
         if sequence_number < len(_NUMBERS):
             number = _NUMBERS[sequence_number]
         else:
             number = _SEQUENCE_NUMBER_TAG + varint(sequence_number)
-        return entry_head(len(number) + len(before) + length) + number + before + delta
+        lengths = len(delta) * _LONGEST_NUMBER + len(number)
+        head, before_text = self._around.get(lengths) or self._make_around(lengths)
+        return head + number + before_text + delta
 
-    def _make_before_text(self, length: int) -> bytes:
-        """Return all that stands between the number and a text of `length` bytes."""
+    def _make_around(self, lengths: int) -> tuple[bytes, bytes]:
+        """Return all that stands before and behind the number, see `_around`."""
+        length, number_length = divmod(lengths, _LONGEST_NUMBER)
         body = self._fixed
         if length:  # Protobuf does not write an empty string.
             body += self._delta_tag + varint(length)
-        before = self._event + self._arm_tag + varint(len(body) + length) + body
+        before_text = self._event + self._arm_tag + varint(len(body) + length) + body
+        around = entry_head(number_length + len(before_text) + length), before_text
         if length < _KEPT_LENGTHS:
-            self._before_text[length] = before
-        return before
+            self._around[lengths] = around
+        return around

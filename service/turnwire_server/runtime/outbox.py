@@ -84,11 +84,11 @@ class Outbox:
     def __init__(self, sink: Sink, settings: OutboxSettings, clock: Clock) -> None:
         """Make an empty outbox; `run` must be running for anything to leave it."""
         self._sink = sink
+        self._monotonic = clock.monotonic
         # Kept: to ask for the running loop takes a system call.
         self._loop = asyncio.get_running_loop()
         self._prompt = sink if isinstance(sink, PromptSink) else None
         self._settings = settings
-        self._clock = clock
         self._queue: list[bytes] = []
         self._bytes = 0
         self._in_flight = 0
@@ -126,12 +126,12 @@ class Outbox:
         if self.is_broken:
             return True
         has_room = self._push(self._sink.encode(event))
-        now = self._clock.monotonic()
+        now = self._monotonic()
         gap = now - self._last_event_at
         self._last_event_at = now
         window = 0.0
         if isinstance(event, Delta):
-            self._interval += (min(gap, 1.0) - self._interval) * _SMOOTHING
+            self._interval += ((gap if gap < 1.0 else 1.0) - self._interval) * _SMOOTHING
             if self._interval <= _FAST and gap < self._settings.quiet_s:
                 window = self._window()
         if window == 0.0:
@@ -153,7 +153,7 @@ class Outbox:
             for event in events:
                 self._push(self._sink.encode(event))
         finally:  # one that cannot be encoded does not keep those before it
-            self._last_event_at = self._clock.monotonic()
+            self._last_event_at = self._monotonic()
             if at_once and self._prompt is not None and not self._closed:
                 if self._timer is not None:
                     self._cancel_timer(self._timer)
@@ -253,7 +253,7 @@ class Outbox:
 
     def _wrote(self, size: int) -> None:
         self.bytes_written += size
-        self.last_write_at = self._clock.monotonic()
+        self.last_write_at = self._monotonic()
         if self._is_full:
             self._make_room()
 

@@ -67,6 +67,7 @@ class TurnRun:
         self.tenant = tenant
         self.is_persistent = is_persistent
         self._on_over = on_over
+        self._monotonic = services.clock.monotonic
         self.stages = Stages(services.clock, turn.received_at)
         self.sampled: array[int] = array("I")
         """Ids that the model sampled since the newest input, in order."""
@@ -300,11 +301,14 @@ class TurnRun:
             pieces: What it said.
             is_last: Whether the end comes next: both leave in one write then.
         """
+        assembler = self._assembler
+        assert assembler is not None
+        if len(pieces) == 1 and (delta := assembler.more_text(pieces[0])) is not None:
+            self.last_event_at = self._monotonic()  # as `send` does, for most tokens
+            return self.outlet.send(delta)
         for piece in pieces:
             if isinstance(piece, ReasoningDelta):
                 self.reasoning.append(piece.text)
-        assembler = self._assembler
-        assert assembler is not None
         has_room = self.send(assembler.add(pieces), is_last=is_last)
         if assembler.has_dropped:
             self.is_exact = False
@@ -316,8 +320,8 @@ class TurnRun:
         """Queue events, see `say`; return whether there is room for more."""
         if not events:
             return True
-        self.last_event_at = self.services.clock.monotonic()
-        if len(events) == 1:  # most tokens
+        self.last_event_at = self._monotonic()
+        if len(events) == 1:
             return self.outlet.send(events[0])
         return self.outlet.send_all(events, at_once=not is_last and self._is_alone)
 

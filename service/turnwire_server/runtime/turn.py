@@ -150,15 +150,15 @@ async def _story(run: TurnRun) -> None:
 async def _generate(run: TurnRun, parser: OutputParser) -> FinishReason:
     """Send what the model says; return why it stopped. The one loop that runs per token."""
     finish: FinishReason = "cancelled"
-    is_first = True
+    is_cleared: bool | None = None
     async for step in run.generation:
-        if is_first:
-            is_first = False
+        if is_cleared is None:
             run.stages.mark("prefill")
             if run.is_first_round:
                 run.cached_tokens = step.cached_tokens or 0
             await hear_verdict(run)
-        if step.ids and parser.ending is None and run.is_cleared and run.cut_reason is None:
+            is_cleared = run.is_cleared
+        if step.ids and parser.ending is None and is_cleared and run.cut_reason is None:
             if not run.hear(parser, step.ids, is_last=step.finish is not None):
                 await run.outlet.drain()
             if parser.ending is not None:

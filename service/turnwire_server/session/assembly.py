@@ -40,6 +40,7 @@ from turnwire_server.session.responses import usage_of
 __all__ = ["ResponseAssembler"]
 
 ServerEvent = server_event_pb2.ServerEvent
+_OPEN = ResponseState.OPEN  # for every token, and a member of an enum is slow to look up
 
 
 class ResponseAssembler:
@@ -120,14 +121,14 @@ class ResponseAssembler:
         A call that something else interrupts is cut. It ends incomplete, and since nothing may
         follow an incomplete item, whatever else the model says is dropped.
         """
-        if self._state is not ResponseState.OPEN:  # the table is not asked for every token
+        if self._state is not _OPEN:  # the table is not asked for every token
             self._move(ResponseTrigger.OUTPUT)
         events: list[Outgoing] = []
         for piece in pieces:
-            item = self._open
-            if isinstance(piece, TextDelta) and isinstance(item, OpenMessage):
-                events.append(self._delta(item, piece.text))  # most tokens
+            if (delta := self.more_text(piece)) is not None:
+                events.append(delta)
                 continue
+            item = self._open
             if isinstance(self._open, OpenCall) and not isinstance(piece, CallDelta | CallEnded):
                 events += self._close(item_pb2.ITEM_STATUS_INCOMPLETE)
                 self._is_cut = True
@@ -158,6 +159,20 @@ class ResponseAssembler:
                     self._open_call()
                     events += self._close(item_pb2.ITEM_STATUS_COMPLETED)
         return events
+
+    def more_text(self, piece: OutputPiece) -> Delta | None:
+        """Return the only event of a piece that is more text of the message: most tokens.
+
+        None for any other piece; see `add`.
+        """
+        item = self._open
+        if (
+            not isinstance(piece, TextDelta)
+            or not isinstance(item, OpenMessage)
+            or self._state is not _OPEN
+        ):
+            return None
+        return self._delta(item, piece.text)
 
     def end_after_item(self) -> None:
         """Let no item begin after the one that is open, if any. Idempotent."""

@@ -82,19 +82,15 @@ class PromptContext(Protocol):
         ...
 
 
-class FrameSink:
-    """Writes events to one call as `ServerFrame`s, several events to a frame."""
+class FrameSink(ProtoEncoder):
+    """Encodes events and writes them to one call as `ServerFrame`s, several events to a frame."""
 
-    __slots__ = ("_encoder", "_max_frame_bytes", "_write")
+    __slots__ = ("_max_frame_bytes", "_write")
 
     def __init__(self, context: Context | PromptContext, *, max_frame_bytes: int) -> None:
-        self._encoder = ProtoEncoder()
+        super().__init__()
         self._max_frame_bytes = max_frame_bytes
         self._write: Callable[[bytes], Awaitable[None]] = context.write
-
-    def encode(self, event: Outgoing) -> bytes:
-        """Return the event as an entry of a frame."""
-        return self._encoder.encode(event)
 
     async def write(self, batch: Sequence[bytes]) -> None:
         """Write the entries in as few frames as `max_frame_bytes` allows.

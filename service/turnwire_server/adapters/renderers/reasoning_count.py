@@ -24,10 +24,9 @@ class ReasoningCount:
         self._token_bytes = token_bytes
         self._start = len(opening)
         self._ids = array("I")
-
-    def add(self, ids: Iterable[int]) -> None:
-        """Take the ids that were sampled next."""
-        self._ids.extend(ids)
+        self.add: Callable[[Iterable[int]], None] = self._ids.extend
+        """Takes the ids that were sampled next. It is the array's own, because it is called for
+        every token."""
 
     def tokens_of(self, spans: Sequence[tuple[int, int]]) -> int:
         """Return how many ids gave some of the text within `spans`.

@@ -350,3 +350,13 @@ def test_any_split_gives_the_same_pieces(
     ended = sum(isinstance(piece, CallEnded) for piece in once)
     assert ended <= sum(isinstance(piece, CallStarted) for piece in once)
     assert parallel or ended <= 1
+
+
+def test_a_rejected_objects_closer_is_dropped_though_no_opener_begins_like_it() -> None:
+    syntax = CallSyntax("own", "[CALL]", "{END}")
+    texts = ["Well", " then", " [CALL]", '{"name": "nope"}', " so", " what{END}", " more", " {END}"]
+
+    pieces = parse(syntax, *texts)
+
+    assert pieces == parse(syntax, "".join(texts))
+    assert pieces == [TextDelta('Well then {"name": "nope"} so what more {END}')]

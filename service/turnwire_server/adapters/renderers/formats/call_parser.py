@@ -8,6 +8,7 @@ markup, without its markers when it is an object.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from turnwire_server.adapters.renderers.formats.markers import (
@@ -33,6 +34,8 @@ from turnwire_server.session.output import CallEnded, OutputPiece, TextDelta
 from turnwire_server.session.tools import ToolSet
 
 __all__ = ["CallParser"]
+
+_TEXT = State.TEXT  # for every token, and a member of an enum is slow to look up
 
 
 class CallParser:
@@ -85,6 +88,8 @@ class CallParser:
         self._drop_closer = False
         """A rejected object's closing marker may still come."""
         self._bare_allowed = self._fence_allowed = self._lenient
+        self._firsts: re.Pattern[str] | None = None
+        """Finds what `_markers` begin with; None when they may have changed."""
         self._in_list = False
         self._body: CallBody | None = None
         self._done = False
@@ -190,6 +195,7 @@ class CallParser:
             self._speech.begin_reasoning()
         elif marker == self._syntax.closer:
             self._drop_closer = False
+            self._firsts = None
         elif marker == FUNCTION_OPEN:
             self._pending = pending[limit:]
             self._enter(Marker.TAG, pending[len(said) : limit])
@@ -200,11 +206,13 @@ class CallParser:
 
     def _is_mere_text(self, text: str) -> bool:
         """Return whether `text` is said as it is, amid a message: most tokens are."""
-        if self._state is not State.TEXT or self._done or self._early or self._speech.is_fresh:
+        if self._state is not _TEXT or self._done or self._early or self._speech.is_fresh:
             return False
         if not text or text[-1].isspace():  # what follows decides about white space
             return False
-        return first_characters(*self._markers()).search(text) is None
+        if self._firsts is None:
+            self._firsts = first_characters(*self._markers())
+        return self._firsts.search(text) is None
 
     def _markers(self) -> tuple[tuple[str, ...], str | None, bool]:
         """Return what may end text now: markers of calls, that of reasoning, a fence."""
@@ -231,6 +239,7 @@ class CallParser:
         self._bare_allowed = False
         if marker is Marker.FENCE:
             self._fence_allowed = False
+            self._firsts = None
 
     def _begin_body(self, out: list[OutputPiece]) -> bool:
         body = self._pending.lstrip()
@@ -324,6 +333,7 @@ class CallParser:
             blanks = raw[: len(raw) - len(raw.lstrip())]
             raw = f"{blanks}{said}"
             self._drop_closer = bool(self._closers)
+            self._firsts = None
         self._speech.say(raw, out)
 
     def _settle(self) -> None:
