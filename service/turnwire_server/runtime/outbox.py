@@ -125,7 +125,11 @@ class Outbox:
         """
         if self.is_broken:
             return True
-        has_room = self._push(self._sink.encode(event))
+        encoded = self._sink.encode(event)
+        # `_push`, which would be one more call for every token.
+        self._queue.append(encoded)
+        self._bytes += len(encoded)
+        has_room = self._bytes + self._in_flight < self._settings.outbox_bytes or self._fill()
         now = self._monotonic()
         gap = now - self._last_event_at
         self._last_event_at = now
@@ -182,12 +186,13 @@ class Outbox:
         """Queue an encoded event; return whether there is room for more."""
         self._queue.append(encoded)
         self._bytes += len(encoded)
-        waiting = self._bytes + self._in_flight
-        if waiting < self._settings.outbox_bytes:
-            return True
+        return self._bytes + self._in_flight < self._settings.outbox_bytes or self._fill()
+
+    def _fill(self) -> bool:
+        """Note that there is no room, and return so."""
         self._is_full = True
         self._room.clear()
-        if waiting >= 2 * self._settings.outbox_bytes:
+        if self._bytes + self._in_flight >= 2 * self._settings.outbox_bytes:
             self._calm.clear()
         return False
 
@@ -221,7 +226,10 @@ class Outbox:
         self._is_due = False
         self._queue.clear()
         self._bytes = 0
-        self._wrote(size)
+        self.bytes_written += size
+        self.last_write_at = self._monotonic()
+        if self._is_full:
+            self._make_room()
 
     async def drain(self) -> None:
         """Wait until there is room, or the peer is gone. Cancelling is safe."""
@@ -251,12 +259,6 @@ class Outbox:
         self._calm.set()
         self.flush()
 
-    def _wrote(self, size: int) -> None:
-        self.bytes_written += size
-        self.last_write_at = self._monotonic()
-        if self._is_full:
-            self._make_room()
-
     def _make_room(self) -> None:
         if self._bytes < self._settings.outbox_bytes:
             self._is_full = False
@@ -284,7 +286,8 @@ class Outbox:
                     self.break_off()
                 self._is_writing = False
                 self._in_flight = 0
-                self._wrote(size)
+                self.bytes_written += size
+                self.last_write_at = self._monotonic()
             self._in_flight = 0
             self._make_room()
             if self.is_broken or (self._closed and not self._queue):

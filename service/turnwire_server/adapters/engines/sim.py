@@ -204,9 +204,11 @@ class SimGeneration:
             else:
                 # Reading must not starve the loop, however fast the tokens are there.
                 await asyncio.sleep(0)
-            if rate and self._is_alone(sent):
-                self._sent = sent + 1
-                return EngineStep(output.ids[sent : sent + 1])
+            if rate and sent + 1 < self._limit and not self._cancelled:
+                elapsed = self._monotonic() - self._began
+                if elapsed * rate < sent + 1 - ROUNDING:  # only one is due: most steps
+                    self._sent = sent + 1
+                    return EngineStep(output.ids[sent : sent + 1])
             due = self._due(output)
             if sent < self._limit and not self._cancelled:
                 # Rounding in the clock must not make a token late whose time has come.
@@ -288,12 +290,6 @@ class SimGeneration:
             sampled = self._output.ids[: self._sent]
             self._prefixes.generated(self._match, self._request.ids, sampled)
         return EngineStep(ids, finish, cached_tokens)
-
-    def _is_alone(self, sent: int) -> bool:
-        """Return whether the token at `sent` is the only one due, and not the last: most steps."""
-        if self._cancelled or sent + 1 >= self._limit:
-            return False
-        return (self._monotonic() - self._began) * self._even_rate < sent + 1 - ROUNDING
 
     def _after(self, seconds: float) -> asyncio.Future[None]:
         """Return what is resolved in `seconds` or by `cancel`."""
