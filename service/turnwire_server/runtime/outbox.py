@@ -135,13 +135,16 @@ class Outbox:
         self._last_event_at = now
         window = 0.0
         if isinstance(event, Delta):
-            self._interval += ((gap if gap < 1.0 else 1.0) - self._interval) * _SMOOTHING
-            if self._interval <= _FAST and gap < self._settings.quiet_s:
+            interval = self._interval
+            interval += ((gap if gap < 1.0 else 1.0) - interval) * _SMOOTHING
+            self._interval = interval
+            if interval <= _FAST and gap < self._settings.quiet_s:
                 window = self._window()
+        if self._is_due:
+            return has_room
         if window == 0.0:
-            if not self._is_due:
-                self.flush()
-        elif self._timer is None and not self._is_due:
+            self.flush()
+        elif self._timer is None:
             self._timer = self._loop.call_later(window, self.flush)
         return has_room
 
