@@ -103,7 +103,8 @@ def data(size: int, stream_id: int = 1, **more: Any) -> DataFrame:
     return DataFrame(stream_id, looks_like_frames[:size], **more)
 
 
-TURN = wire(WindowUpdateFrame(1, 700), data(1000), WindowUpdateFrame(0, 900))
+PING = PingFrame(0, b"12345678")
+TURN = wire(WindowUpdateFrame(1, 700), data(1000), WindowUpdateFrame(0, 900), PING)
 """What grpcio's client sends for a turn."""
 
 
@@ -112,7 +113,13 @@ def test_a_turns_frames_never_reach_h2(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(H2Connection, "receive_data", lambda *_: pytest.fail("h2 was asked"))
     for _ in range(50):
         happened, *_ = side.take(TURN, acknowledges=True)
-        assert len(happened) == 4
+        assert len(happened) == 5
+
+
+def test_a_ping_is_answered_in_its_place() -> None:
+    ((happened, written, *_), *_) = compare(wire(data(20), PING, data(20)))
+    assert len(happened) == 5
+    assert written == wire(PingFrame(0, b"12345678", flags=["ACK"]))
 
 
 def test_a_packet_may_be_cut_anywhere() -> None:
@@ -141,8 +148,14 @@ def test_a_packet_may_come_byte_by_byte() -> None:
         pytest.param(wire(data(5, 5), data(5, 5, flags=["END_STREAM"])), id="exact length"),
         pytest.param(wire(data(5, 5), data(6, 5)), id="more than its length"),
         pytest.param(wire(data(5, 5, flags=["END_STREAM"])), id="less than its length"),
-        pytest.param(wire(PingFrame(0, b"12345678"), data(20)), id="ping before it"),
-        pytest.param(wire(data(20), PingFrame(0, b"12345678"), data(20)), id="ping between"),
+        pytest.param(wire(PING, data(20)), id="ping before it"),
+        pytest.param(wire(data(20), PING, data(20)), id="ping between"),
+        pytest.param(wire(PingFrame(0, b"12345678", flags=["ACK"])), id="answer to a ping"),
+        pytest.param(b"\0\0\x08\x06\0\0\0\0\x0112345678", id="ping of a stream"),
+        pytest.param(b"\0\0\x08\x06\0\x80\0\0\x0012345678", id="ping with the reserved bit"),
+        pytest.param(b"\0\0\x08\x06\x02\0\0\0\x0012345678", id="flags of a ping"),
+        pytest.param(b"\0\0\x07\x06\0\0\0\0\x001234567", id="ping too short"),
+        pytest.param(b"\0\0\x09\x06\0\0\0\0\x00123456789", id="ping too long"),
         pytest.param(wire(HeadersFrame(7, b"\x82"), data(20)), id="inside of headers"),
         pytest.param(wire(data(20), ContinuationFrame(1, b"")), id="continuation of nothing"),
         pytest.param(

@@ -186,25 +186,22 @@ class Call:
         size = length + PREFIX_BYTES
         connection, stream = self._connection, self._h2_stream
         h2 = connection.h2
-        if (
-            self._is_fast
-            and connection.is_writable
-            and size <= h2.max_outbound_frame_size
-            and size <= stream.outbound_flow_control_window
-            and size <= h2.outbound_flow_control_window
-            and not self._is_writing
-        ):
-            stream.outbound_flow_control_window -= size
-            h2.outbound_flow_control_window -= size
-            writer = connection.writer
-            writer.frames_sent += 1
-            frame = DATA_HEAD.pack(size >> 8, size & 0xFF, 0, 0, self._stream_id, 0, length) + data
-            if connection.calls == 1:  # Company would wait for the loop's next turn.
-                writer.write_now(frame)
-            else:
-                writer.write(frame)
-            return True
-        return False
+        shared_left = h2.outbound_flow_control_window - size
+        own_left = stream.outbound_flow_control_window - size
+        if shared_left < 0 or own_left < 0 or size > h2.max_outbound_frame_size:
+            return False
+        if self._is_writing or not connection.is_writable or not self._is_fast:
+            return False
+        h2.outbound_flow_control_window = shared_left
+        stream.outbound_flow_control_window = own_left
+        writer = connection.writer
+        writer.frames_sent += 1
+        frame = DATA_HEAD.pack(size << 8, 0, self._stream_id, 0, length) + data
+        if connection.calls == 1:  # Company would wait for the loop's next turn.
+            writer.write_now(frame)
+        else:
+            writer.write(frame)
+        return True
 
     async def abort(
         self,

@@ -12,15 +12,15 @@ from typing import Final
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
-from hyperframe.frame import DataFrame, WindowUpdateFrame
+from hyperframe.frame import DataFrame, PingFrame, WindowUpdateFrame
 
 from turnwire_server.transports.grpclib.fast_inbound import take_plain
 
 __all__ = ["DATA_HEAD", "PREFIX_BYTES", "difference"]
 
-DATA_HEAD: Final = struct.Struct(">HBBBIBI")
-"""Length (24 bits, as 16 and 8), type, flags and stream of a DATA frame; then flag and length of
-the one message in it."""
+DATA_HEAD: Final = struct.Struct(">IBIBI")
+"""Length and type (24 and 8 bits, one number, and DATA's type is 0), flags and stream of a DATA
+frame; then flag and length of the one message in it."""
 PREFIX_BYTES: Final = 5
 """Of a message: the flag and the length."""
 
@@ -44,14 +44,14 @@ def _tried() -> str | None:
     theirs, ours = _answering(), _answering()
     if type(ours.incoming_buffer._data) is not bytearray or ours._frame_dispatch_table is None:
         return "what arrived is kept otherwise"
-    theirs.send_data(1, DATA_HEAD.pack(0, 0, 0, 0, 0, 0, len(message))[9:] + message)
+    theirs.send_data(1, DATA_HEAD.pack(0, 0, 0, 0, len(message))[9:] + message)
     size = len(message) + PREFIX_BYTES
     stream = ours.streams[1]
     for holder in (stream, ours):
         if type(holder.outbound_flow_control_window) is not int:
             return "windows are no plain numbers"
         holder.outbound_flow_control_window -= size
-    frame = DATA_HEAD.pack(size >> 8, size & 0xFF, 0, 0, 1, 0, len(message)) + message
+    frame = DATA_HEAD.pack(size << 8, 0, 1, 0, len(message)) + message
     if theirs.data_to_send() != frame:
         return "a DATA frame looks otherwise"
     for connection in (theirs, ours):
@@ -74,7 +74,12 @@ def _tried_inbound() -> str | None:
     """Take the same frames in both ways and compare."""
     theirs, ours = _answering(ends=False), _answering(ends=False)
     size = 16_384
-    frames = (WindowUpdateFrame(1, 100), DataFrame(1, b"d" * size), WindowUpdateFrame(0, 200))
+    frames = (
+        WindowUpdateFrame(1, 100),
+        DataFrame(1, b"d" * size),
+        WindowUpdateFrame(0, 200),
+        PingFrame(0, b"measured"),
+    )
     packet = b"".join(frame.serialize() for frame in frames)
     for _ in range(3):  # The peer's windows are opened again on the way.
         if take_plain(ours, packet) != (theirs.receive_data(packet), len(packet)):
