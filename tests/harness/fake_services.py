@@ -38,7 +38,9 @@ from turnwire.v1.server_event_pb2 import (
 )
 from turnwire_server.runtime.connection import Ending
 from turnwire_server.runtime.outbox import Sink
+from turnwire_server.runtime.registry import ModelRegistry
 from turnwire_server.runtime.settings import RuntimeSettings
+from turnwire_server.runtime.validate import Validator
 from turnwire_server.session.errors import Rejection
 from turnwire_server.session.events import Delta, Outgoing, Part
 
@@ -51,6 +53,8 @@ __all__ = [
     "failed",
     "greeting",
 ]
+
+_NO_MODELS = ModelRegistry((), any_model=False)
 
 Script = Callable[["FakeConnection", ClientEvent], Iterable[Outgoing]]
 
@@ -206,6 +210,7 @@ class FakeServices:
         self.hold_after_half_close = False
         self.connections: list[FakeConnection] = []
         self.something_happened = asyncio.Event()
+        self.validator = Validator(_NO_MODELS, str, strict_content=False)
         self._key = key
 
     def authorize(self, token: str | None) -> str | Rejection:

@@ -18,11 +18,12 @@ from harness.clock import ManualClock
 from harness.server import make_sim_services
 from harness.waiting import until
 from turnwire.v1 import error_pb2
-from turnwire.v1.client_event_pb2 import Input, ResponseCreate
+from turnwire.v1.client_event_pb2 import ClientEvent, Input, ResponseCreate
 from turnwire.v1.item_pb2 import AdditionalToolsItem, ConfigurationUpdateItem, Item, ItemList
 from turnwire.v1.tool_pb2 import CustomTool, FunctionTool, Tool, ToolChoice
 from turnwire_server.adapters.engines.sim import SimEngine, SimSettings
 from turnwire_server.adapters.renderers.sim_chatml import SimRenderer
+from turnwire_server.ports.engine import Sampling
 from turnwire_server.runtime.known_settings import CheckedSettings, KnownSettings, check_settings
 from turnwire_server.runtime.registry import ModelRegistry, ServedModel
 from turnwire_server.runtime.resolve import Parent
@@ -234,7 +235,17 @@ def test_of_settings_with_the_same_tools_the_newest_few_are_known() -> None:
         if known.find(create(max_output_tokens=count), MODEL, ()) is not None
     ]
     assert found == list(range(92, 100))
-    assert known._bytes == sum(entry.size for alike in known._known.values() for entry in alike)
+    newest = [create(max_output_tokens=count) for count in range(92, 100)]
+    assert known._bytes == knowing(*newest)._bytes
+
+
+def test_settings_that_are_known_are_known_of_a_create_as_it_was_sent() -> None:
+    known, event = knowing(create()), ClientEvent(response_create=create())
+    event.response_create.instructions = "Be brief."
+    assert known.has(event.SerializeToString())
+    event.response_create.tools[0].function.parameters = "{"
+    assert not known.has(event.SerializeToString())
+    assert not known.has(ClientEvent(event_id="none").SerializeToString())
 
 
 # What a turn gets is the same, whether its settings are known or not.
@@ -303,6 +314,19 @@ def test_known_settings_change_nothing_for_any_create(seed: int) -> None:
         }
         copy = ResponseCreate.FromString(given.SerializeToString())
         assert outcome(check(warm, given, **how)) == outcome(check(validator(), copy, **how))
+
+
+def test_each_number_of_the_settings_is_the_samplings_own() -> None:
+    numbers = {
+        "temperature": 0.5,
+        "top_p": 0.25,
+        "presence_penalty": -1.0,
+        "frequency_penalty": 2.0,
+    }
+    for members in (numbers, dict.fromkeys(numbers)):
+        result = check(validator(), create(input=Input(text="Hi"), **members))
+        assert isinstance(result, CheckedCreate)
+        assert Sampling(7, *result.settings.sampling) == Sampling(max_tokens=7, **members)
 
 
 def test_a_second_create_with_the_same_settings_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

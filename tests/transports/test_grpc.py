@@ -430,3 +430,33 @@ async def test_a_field_of_json_text_that_is_none_is_one_refused_event_and_the_st
     assert refused["event"].response_create.previous_response_id == "resp_1"
     assert (events[0].stream_id, events[0].event_id) == ("a", "e")
     assert len(services.connections[0].received) == 1
+
+
+async def test_of_a_create_whose_settings_passed_before_all_else_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    services = FakeServices()
+    monkeypatch.setattr(services.validator, "knows_settings", lambda data: True)
+    with_item, with_prompt, with_conversation, plain = (
+        ClientEvent(response_create=ResponseCreate(model="m")) for _ in range(4)
+    )
+    item = with_item.response_create.input.items.items.add()
+    item.additional_tools.tools.add().function.parameters = '{"type":'
+    with_prompt.response_create.prompt.variables = '{"name":'
+    for event in (plain, with_conversation):
+        event.response_create.tools.add().function.parameters = "not looked at again"
+    with_conversation.response_create.conversation.id = "conv_1"
+    steer = ClientEvent(event_id="steer")
+    steer.response_steer.input.items.items.add().CopyFrom(item)
+    plain.response_create.input.text = "Hi"
+    sent = (with_item, with_prompt, with_conversation, steer, plain)
+    async with serving_grpc(services) as channel:
+        await frames(raw_call(channel, CONNECT)(iter([one.SerializeToString() for one in sent])))
+    (connection,) = services.connections
+    assert [one["rejection"].param for one in connection.rejected] == [
+        "input[0].tools[0].parameters",
+        "prompt.variables",
+        "tools[0].parameters",
+        "input[0].tools[0].parameters",
+    ]
+    assert [event for event, _ in connection.received] == [plain]

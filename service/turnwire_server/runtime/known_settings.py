@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from math import copysign
-from typing import Final, NamedTuple
-
-from google.protobuf.descriptor import FieldDescriptor
+from typing import Final
 
 from turnwire.v1 import client_event_pb2, response_pb2
 from turnwire_server.ports.engine import Constraint, EngineInfo
@@ -18,8 +15,10 @@ from turnwire_server.runtime.abilities import (
     unforced_grammars,
 )
 from turnwire_server.runtime.registry import ServedModel
-from turnwire_server.session.create_rules import OF_ONE_TURN
+from turnwire_server.runtime.settings_bytes import Settings, sent_settings, settings_of
+from turnwire_server.session.create_rules import TIMING
 from turnwire_server.session.errors import Rejection
+from turnwire_server.session.presence import number
 from turnwire_server.session.responses import shown_settings
 from turnwire_server.session.tool_choice import CheckedChoice, check_tool_choice
 from turnwire_server.session.tool_rules import CheckedTools, hold_credentials
@@ -32,17 +31,12 @@ Create = client_event_pb2.ResponseCreate
 _DEFAULT_THRESHOLD: Final = 0.8
 """Part of the context from which on it is compacted when the client names no threshold."""
 _ENTRY_BYTES: Final = 1024
-_OF_ONE_TURN: Final = frozenset(Create.DESCRIPTOR.fields_by_name[name] for name in OF_ONE_TURN)
-
+_ENCRYPTED_REASONING: Final = "reasoning.encrypted_content"
 _MOST_ALIKE: Final = 8
 """Of settings with the same tools, so many are known: users of one application may differ in a few
 others."""
 
-_Shape = tuple[str, int, bytes, tuple[bytes, ...]]
-_Settings = list[tuple[FieldDescriptor, object]]
-"""Members and their values."""
-_Zeros = list[tuple[int, float]]
-"""Where among settings there is a floating-point zero, and 1 or -1 for its sign."""
+_Shape = tuple[int, bytes, tuple[bytes, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +56,20 @@ class CheckedSettings:
     warnings: tuple[response_pb2.Warning, ...]
     compact_threshold: int | None
     """Tokens of the prompt from which on the context is compacted first; None for never."""
-
-
-class _Known(NamedTuple):
-    settings: _Settings
-    zeros: _Zeros
-    checked: CheckedSettings
-    size: int
+    sampling: tuple[float | None, float | None, float | None, float | None]
+    """Temperature, `top_p`, presence and frequency penalty, as `Sampling` has them."""
+    is_parallel: bool
+    """Whether the model may call several tools at once."""
+    is_stored: bool
+    """Whether the response outlives its session."""
+    wants_timing: bool
+    """Whether the terminal event says where the time went."""
+    wants_sealed_reasoning: bool
+    """Whether reasoning items shall have `encrypted_content`."""
 
 
 class KnownSettings:
-    """The settings that were checked last, found by comparing them.
+    """The settings that were checked last, found by their bytes.
 
     Members `OF_ONE_TURN` are neither compared nor kept; nor is any create that has credentials.
     """
@@ -86,7 +83,7 @@ class KnownSettings:
         """
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._known: OrderedDict[_Shape, list[_Known]] = OrderedDict()
+        self._known: OrderedDict[_Shape, dict[bytes, CheckedSettings]] = OrderedDict()
 
     def find(
         self, create: Create, model: ServedModel | Rejection, added: tuple[bytes, ...]
@@ -99,19 +96,23 @@ class KnownSettings:
             model: Its model.
             added: Serialized tools that items offered.
         """
-        shape = _shape(create, added)
-        alike = self._known.get(shape)
-        if alike is None:
+        settings = settings_of(create)
+        shape = _shape(settings, added)
+        checked = self._known.get(shape, {}).get(settings.SerializeToString())
+        if checked is None:
             return None
-        if alike[0].checked.model is not model:
+        if checked.model is not model:
             self.forget()
             return None
-        settings = _settings(create)
-        for known in alike:
-            if known.settings == settings and (not known.zeros or _has(settings, known.zeros)):
-                self._known.move_to_end(shape)
-                return known.checked
-        return None
+        self._known.move_to_end(shape)
+        return checked
+
+    def has(self, event: bytes) -> bool:
+        """Return whether the settings of the create in a serialized `ClientEvent` are known."""
+        settings = sent_settings(event)
+        if settings is None:
+            return False
+        return settings.SerializeToString() in self._known.get(_shape(settings, ()), {})
 
     def forget(self) -> None:
         """Forget all: models were replaced, and none of them is to be kept alive."""
@@ -122,55 +123,31 @@ class KnownSettings:
         """Remember what the settings of a create, which are not known, came to."""
         if hold_credentials(create.tools, added):
             return
-        own = Create()  # the turn may change its create
-        for member, value in _settings(create):
-            if isinstance(value, str | int | float):
-                setattr(own, member.name, value)
-            else:
-                getattr(own, member.name).MergeFrom(value)
-        size = own.ByteSize() + sum(map(len, added)) + len(checked.shown) + _ENTRY_BYTES
+        settings = settings_of(create)
+        shape, key = _shape(settings, added), settings.SerializeToString()
+        size = _size(shape, key, checked)
         if size > self._max_bytes:
             return
-        shape = _shape(create, added)
-        alike = self._known.setdefault(shape, [])
+        alike = self._known.setdefault(shape, {})
         self._known.move_to_end(shape)
         if len(alike) == _MOST_ALIKE:
-            self._bytes -= alike.pop(0).size
-        kept = _settings(own)
-        alike.append(_Known(kept, _zeros(kept), checked, size))
+            oldest = next(iter(alike))
+            self._bytes -= _size(shape, oldest, alike.pop(oldest))
+        alike[key] = checked
         self._bytes += size
         while self._bytes > self._max_bytes:
-            _, forgotten = self._known.popitem(last=False)
-            self._bytes -= sum(known.size for known in forgotten)
+            shape, forgotten = self._known.popitem(last=False)
+            self._bytes -= sum(_size(shape, *known) for known in forgotten.items())
 
 
-def _settings(create: Create) -> _Settings:
-    """Return the settings, tools among the last: compared first is what takes no time."""
-    return [member for member in reversed(create.ListFields()) if member[0] not in _OF_ONE_TURN]
+def _shape(settings: Settings, added: tuple[bytes, ...]) -> _Shape:
+    """Return what tells most tools apart without comparing all of them."""
+    tools = settings.tools
+    return len(tools), tools[-1] if tools else b"", added
 
 
-def _zeros(settings: _Settings) -> _Zeros:
-    """Return the zeros among settings: to Python the two are equal, to a client they are not."""
-    return [
-        (index, copysign(1.0, value))
-        for index, (_, value) in enumerate(settings)
-        if isinstance(value, float) and value == 0
-    ]
-
-
-def _has(settings: _Settings, zeros: _Zeros) -> bool:
-    """Return whether settings, equal otherwise, have these very zeros."""
-    for index, sign in zeros:
-        if copysign(1.0, settings[index][1]) != sign:  # type: ignore[arg-type]  # It is equal to 0.
-            return False
-    return True
-
-
-def _shape(create: Create, added: tuple[bytes, ...]) -> _Shape:
-    """Return what tells most settings apart without comparing them."""
-    tools = create.tools
-    last = tools[-1].SerializeToString() if tools else b""
-    return create.model, len(tools), last, added
+def _size(shape: _Shape, key: bytes, checked: CheckedSettings) -> int:
+    return len(key) + sum(map(len, shape[2])) + len(checked.shown) + _ENTRY_BYTES
 
 
 def check_settings(
@@ -210,6 +187,16 @@ def check_settings(
             *ignored_settings(create, engine),
         ),
         compact_threshold=_threshold(create, engine.context_length),
+        sampling=(
+            number(create, "temperature"),
+            number(create, "top_p"),
+            number(create, "presence_penalty"),
+            number(create, "frequency_penalty"),
+        ),
+        is_parallel=create.parallel_tool_calls or not create.HasField("parallel_tool_calls"),
+        is_stored=create.store or not create.HasField("store"),
+        wants_timing=TIMING in create.include,
+        wants_sealed_reasoning=_ENCRYPTED_REASONING in create.include,
     )
 
 

@@ -11,7 +11,6 @@ from turnwire_server.runtime.run import TurnRun
 from turnwire_server.runtime.screening import Screening
 from turnwire_server.runtime.validate import CheckedCreate
 from turnwire_server.session.errors import Rejection
-from turnwire_server.session.presence import number
 
 __all__ = ["begin_generation", "begin_screening", "hear_verdict", "render"]
 
@@ -71,20 +70,13 @@ def begin_generation(
     run: TurnRun, checked: CheckedCreate, rendered: Rendered, request: RenderRequest
 ) -> OutputParser:
     """Let the engine generate; return what reads it."""
-    create = checked.create
     room = checked.context_length - len(rendered.prompt.ids)
-    wanted = create.max_output_tokens
+    wanted = checked.create.max_output_tokens
     max_tokens = min(wanted - run.sampled_before, room) if wanted else room
     engine_request = EngineRequest(
         request_id=run.turn.response_id,
         ids=rendered.prompt.ids,
-        sampling=Sampling(
-            max_tokens=0 if checked.is_warm_up else max_tokens,
-            temperature=number(create, "temperature"),
-            top_p=number(create, "top_p"),
-            presence_penalty=number(create, "presence_penalty"),
-            frequency_penalty=number(create, "frequency_penalty"),
-        ),
+        sampling=Sampling(0 if checked.is_warm_up else max_tokens, *checked.settings.sampling),
         stop_ids=checked.model.renderer.stop_ids,
         constraint=rendered.constraint,
         session_hint=run.session.id,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 from turnwire.v1 import client_event_pb2, error_pb2, item_pb2, response_pb2
 from turnwire_server.ports.engine import Constraint, TurnOutline
@@ -19,7 +18,7 @@ from turnwire_server.runtime.registry import ModelRegistry, ServedModel
 from turnwire_server.runtime.resolve import FindItem, Parent
 from turnwire_server.session.configuration import apply_configuration
 from turnwire_server.session.conversation import Conversation
-from turnwire_server.session.create_rules import TIMING, check_create, check_own
+from turnwire_server.session.create_rules import check_create, check_own
 from turnwire_server.session.errors import Rejection
 from turnwire_server.session.item_rules import CheckedInput, ItemRules
 from turnwire_server.session.sealed import Unseal, unseals_nothing
@@ -33,7 +32,6 @@ __all__ = ["CheckedCreate", "Validator"]
 Create = client_event_pb2.ResponseCreate
 
 _SIM_SCRIPT = "turnwire.sim"
-_ENCRYPTED_REASONING: Final = "reasoning.encrypted_content"
 
 
 @dataclass(slots=True)  # not frozen: made per turn, and that takes thrice as long
@@ -42,6 +40,7 @@ class CheckedCreate:
 
     create: Create
     model: ServedModel
+    settings: CheckedSettings
     conversation: Conversation
     """The parent's conversation followed by the new input."""
     items: tuple[item_pb2.Item, ...]
@@ -70,7 +69,7 @@ class CheckedCreate:
     @property
     def wants_sealed_reasoning(self) -> bool:
         """Whether reasoning items shall have `encrypted_content`."""
-        return _ENCRYPTED_REASONING in self.create.include
+        return self.settings.wants_sealed_reasoning
 
     @property
     def is_filled(self) -> bool:
@@ -88,18 +87,12 @@ class CheckedCreate:
     @property
     def wants_timing(self) -> bool:
         """Whether the terminal event says where the time went."""
-        return TIMING in self.create.include
+        return self.settings.wants_timing
 
     @property
     def is_stored(self) -> bool:
         """Whether the response outlives its session."""
-        return self.create.store or not self.create.HasField("store")
-
-    @property
-    def is_parallel(self) -> bool:
-        """Whether the model may call several tools at once."""
-        create = self.create
-        return create.parallel_tool_calls or not create.HasField("parallel_tool_calls")
+        return self.settings.is_stored
 
     @property
     def force(self) -> ToolForce | None:
@@ -107,7 +100,7 @@ class CheckedCreate:
         if self.choice.mode != "required":
             return None
         names = tuple(tool.qualified_name for tool in self.callable_tools.tools)
-        return ToolForce(names, parallel=self.is_parallel)
+        return ToolForce(names, parallel=self.settings.is_parallel)
 
     def render_request(self, parent: Parent) -> RenderRequest:
         """Return what the renderer gets."""
@@ -120,7 +113,7 @@ class CheckedCreate:
             tools=self.tools,
             force=self.force,
             text_format=self.text_format,
-            parallel_calls=self.is_parallel,
+            parallel_calls=self.settings.is_parallel,
             generate=not self.is_warm_up,
         )
 
@@ -245,6 +238,7 @@ class Validator:
         return CheckedCreate(
             create=create,
             model=model,
+            settings=settings,
             conversation=conversation,
             items=given.items,
             tools=settings.tools,
@@ -260,6 +254,10 @@ class Validator:
             is_compaction=given.wants_compaction,
             compact_threshold=settings.compact_threshold,
         )
+
+    def knows_settings(self, event: bytes) -> bool:
+        """Return whether the settings of the create in a serialized `ClientEvent` passed before."""
+        return self._settings.has(event)
 
     def forget_settings(self) -> None:
         """Forget the settings that were checked: models were replaced."""
