@@ -644,3 +644,17 @@ async def test_closing_cancels_what_runs_and_refuses_more(clock: ManualClock) ->
 async def test_an_engine_that_was_not_started_fails(clock: ManualClock) -> None:
     with pytest.raises(EngineFailure):
         await run(SimEngine(SimSettings(), clock).generate(request()))
+
+
+async def test_an_answer_is_the_same_again_however_long_it_was_made_before(
+    clock: ManualClock,
+) -> None:
+    made = await engine(clock)
+    text = [all_ids(await run(made.generate(request()))) for _ in range(2)]
+    long = all_ids(await run(made.generate(request(script={"tokens": 300}))))
+    again = all_ids(await run(made.generate(request())))
+    assert text == [again, again]
+    assert len(long) == 301 and long[: len(again) - 1] == again[:-1]
+    words = sim_tokens().vocabulary.decode(long[:-1])
+    assert " and then a tool answers when it is asked" in words
+    assert words.count("what was sent before is not sent again and then a tool") >= 2

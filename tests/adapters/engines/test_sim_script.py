@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from turnwire_server.adapters.engines import sim_script
 from turnwire_server.adapters.engines.sim_script import (
     NAMED_SCRIPTS,
     ScriptFailure,
@@ -86,3 +87,16 @@ def test_a_trace_is_one_script_per_line() -> None:
 def test_a_bad_trace_is_told_by_its_line(trace: str, why: str) -> None:
     with pytest.raises(ScriptFailure, match=why):
         read_trace(trace)
+
+
+def test_scripts_of_numbers_are_known_again_and_no_others_nor_many() -> None:
+    numbers = '{"tokens": 8, "silent_s": 0.5, "split_characters": true}'
+    known = read_script(numbers)
+    assert read_script(numbers) is known and known.tokens == 8 and known.silent_s == 0.5
+    for other in ('{"text": "a"}', '{"tokens": 8, "calls": []}', '{"tokens":' + " " * 256 + "8}"):
+        assert read_script(other) == read_script(other) is not read_script(other)
+    for count in range(200):
+        assert read_script(f'{{"tokens": {count}}}').tokens == count
+    assert len(sim_script._known) <= 64
+    with pytest.raises(ScriptFailure):
+        read_script('{"tokens": -1}')

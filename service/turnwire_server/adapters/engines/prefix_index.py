@@ -33,7 +33,7 @@ class _Buffer:
     """Forgets this when the conversation is gone."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: made per turn
 class PrefixMatch:
     """Result of a look-up, to hand back when the prompt is prefilled."""
 
@@ -64,11 +64,12 @@ class PrefixIndex:
         buffer = self._buffers.get(id(reference))
         if buffer is not None:
             self._buffers.move_to_end(id(reference))
+            hashed = buffer.blocks * _BLOCK
+            rest = ids.as_array(hashed)
             cached = min(buffer.length, len(ids))
             if len(ids) > buffer.length:
-                following = ids.as_array(buffer.length, buffer.length + len(buffer.generated))
-                cached += _common(buffer.generated, following)
-            hashes = tuple(_hashes(buffer.chain, ids.as_array(buffer.blocks * _BLOCK)))
+                cached += _common(buffer.generated, rest[buffer.length - hashed :])
+            hashes = tuple(_hashes(buffer.chain, rest))
         else:
             buffer = _Buffer(reference)
             hashes = tuple(_hashes(0, ids.as_array()))

@@ -56,6 +56,7 @@ _WORDS: Final = (
     "the stream goes on until the turn is over",
     "what was sent before is not sent again",
 )
+_MOST_ANSWERS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,9 @@ class SimAgent:
         self._tokens_per_second = tokens_per_second
         self._trace = trace
         self._opening = tokens.encode_template(CALL_OPENING)
+        self._filler = tokens.encode(" and then " + " and then ".join(_WORDS))
+        self._encode_answer = functools.lru_cache(_MOST_ANSWERS)(tokens.encode)
+        """For answers of its own words, of which there are few; to encode one takes its time."""
 
     def output(self, request: EngineRequest) -> SimOutput:
         """Return what the model will say to `request`."""
@@ -208,21 +212,20 @@ class SimAgent:
         return f'{{"name": {name}, "arguments": {call.arguments or "{}"}}}\n'
 
     def _message(self, request: EngineRequest, script: SimScript) -> list[int]:
-        text, exact = script.text, script.tokens
+        text, exact, encode = script.text, script.tokens, self._tokens.encode
         if text is None:
             text = _formatted(request.constraint)
             if not text:
-                text = self._answer(request)
+                text, encode = self._answer(request), self._encode_answer
                 exact = exact if exact is not None else self._settings.answer_tokens or None
         if script.split_characters:
             ids = self._tokens.vocabulary.encode_bytes(text.encode())
         else:
-            ids = self._tokens.encode(text)
+            ids = [*encode(text)]
         if exact is None:
             return ids
-        filler = self._tokens.encode(" and then " + " and then ".join(_WORDS))
         while len(ids) < exact:
-            ids += filler
+            ids += self._filler
         return ids[:exact]
 
     def _answer(self, request: EngineRequest) -> str:

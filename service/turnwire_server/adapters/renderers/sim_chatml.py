@@ -285,14 +285,15 @@ class SimRenderer:
         """Append `item`; return whether an assistant turn is open behind it."""
         kind = item.WhichOneof("item")
         match kind:
-            case "message" if item.message.role == "assistant":
-                body = self._tokens.encode(content_text(item.message.content))
             case "message":
-                role = item.message.role
+                message = item.message
+                role = message.role
                 if role not in _ROLES:
                     raise RenderFailure("a message has a role that the model does not know")
-                self._write_turn(role, _shown_text(item.message.content), out, is_open=is_open)
-                return False
+                if role != "assistant":
+                    self._write_turn(role, _shown_text(message.content), out, is_open=is_open)
+                    return False
+                body = self._tokens.encode(content_text(message.content))
             case "function_call":
                 call = item.function_call
                 member = f'"arguments": {call.arguments or "{}"}'
@@ -359,12 +360,13 @@ def _shown_text(content: content_pb2.Content) -> str:
     """Return the text of what a client gave; in the place of an image, what is known of it."""
     if content.WhichOneof("value") != "parts":
         return content.text
-    return "".join(
-        str(image_facts(part.input_image.image_url))
-        if part.WhichOneof("part") == "input_image"
-        else part_text(part)
-        for part in content.parts.parts
-    )
+    return "".join(map(_shown_part, content.parts.parts))
+
+
+def _shown_part(part: content_pb2.ContentPart) -> str:
+    if part.HasField("input_image"):
+        return str(image_facts(part.input_image.image_url))
+    return part_text(part)
 
 
 def _tool_line(tool: ToolSpec) -> str:
