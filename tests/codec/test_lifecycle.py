@@ -5,11 +5,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
 from turnwire import _codec
 from turnwire.v1.error_pb2 import ErrorBody
+from turnwire.v1.item_pb2 import Item
 from turnwire.v1.response_pb2 import Response
 from turnwire.v1.server_event_pb2 import ServerEvent, SessionError
 from turnwire_server.codec.lifecycle import _CHANGING as CHANGING
@@ -136,6 +138,65 @@ def test_tools_that_changed_are_not_those_of_the_turn_before() -> None:
 def test_an_encoder_that_meets_a_response_late_encodes_it_all_the_same() -> None:
     event = event_of("response_completed", response_of(SETTINGS))
     assert encode(LifecycleEncoder(SettledMemo()), event) == _codec.dumps(event)
+
+
+items = st.builds(
+    lambda text, status: ITEM | {"status": status, "content": [{"type": "output_text"} | text]},
+    st.sampled_from([{"text": ""}, {"text": 'a "ü"'}, {"text": "x" * 200}, {"annotations": []}]),
+    st.sampled_from(["completed", "incomplete"]),
+) | st.sampled_from(
+    [
+        {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "arguments": "{}"},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "vendor": {"a": 1.50}},
+    ]
+)
+
+
+@given(
+    st.lists(st.tuples(items, st.integers(0, 300), st.sampled_from([None, "lane.1"])), max_size=5),
+    st.lists(items, max_size=3),
+)
+def test_items_are_shown_as_the_generic_codec_shows_them_and_again_in_the_terminal_event(
+    done, others
+) -> None:
+    encoder = LifecycleEncoder(SettledMemo())
+    for index, (item, number, lane) in enumerate(done):
+        event = ServerEvent(sequence_number=number, stream_id=lane)
+        event.response_output_item_done.output_index = index
+        event.response_output_item_done.item.CopyFrom(_codec.parse(Item, item))
+        assert encode(encoder, event) == _codec.dumps(event)
+    # Also when it has items that were not shown, or others than those that were.
+    shown = [item for item, _, _ in done]
+    for output in (shown + others, others + shown):
+        event = event_of("response_completed", response_of({"output": output}))
+        assert encode(encoder, event) == _codec.dumps(event)
+
+
+def test_an_item_is_encoded_once_though_it_is_shown_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder, encoded = LifecycleEncoder(SettledMemo()), []
+    to_value = _codec.to_value
+
+    def noted(message: Message) -> Any:
+        encoded.append(type(message))
+        return to_value(message)
+
+    monkeypatch.setattr(_codec, "to_value", noted)
+    event = ServerEvent()
+    event.response_output_item_done.item.CopyFrom(_codec.parse(Item, ITEM))
+    encode(encoder, event)
+    encode(encoder, event_of("response_completed", response_of({"output": [ITEM]})))
+    assert encoded == [Item]
+
+
+def test_items_are_forgotten_at_the_end_and_bounded_before() -> None:
+    encoder = LifecycleEncoder(SettledMemo())
+    for index in range(200):
+        event = ServerEvent()
+        event.response_output_item_done.item.message.id = f"msg_{index}"
+        encode(encoder, event)
+        assert 1 <= len(encoder._items) <= 64
+    encode(encoder, event_of("response_completed", response_of({})))
+    assert not encoder._items
 
 
 def test_events_without_a_response_are_not_its_business() -> None:

@@ -48,6 +48,22 @@ async def test_a_job_that_fails_is_logged_with_its_response_and_hurts_nobody(cap
     assert done == [True]
 
 
+async def test_a_job_that_waits_for_nothing_runs_after_its_caller_and_before_the_end(caplog):
+    afterwork, done = AfterWork(), []
+
+    def breaks() -> None:
+        raise ValueError("what a client said")
+
+    afterwork.soon(breaks, response_id="resp_1")
+    afterwork.soon(lambda: done.append(True), response_id="resp_2")
+    assert done == []
+    async with asyncio.timeout(20):
+        await afterwork.finish(NEVER_S)
+    assert done == [True]
+    (record,) = caplog.records
+    assert "resp_1" in record.getMessage() and "error=ValueError\n" in record.getMessage()
+
+
 async def test_without_jobs_there_is_nothing_to_wait_for():
     async with asyncio.timeout(20):
         await AfterWork().finish(NEVER_S)

@@ -15,6 +15,7 @@ from turnwire_server.adapters.ledgers.memory import MemoryLedger
 from turnwire_server.adapters.renderers.sim_chatml import SimRenderer
 from turnwire_server.adapters.stores.memory import MemoryResponseStore, MemoryStoreSettings
 from turnwire_server.ports.metrics import AuditOutcome, Exposition, Levels, TurnFacts
+from turnwire_server.runtime.metering import turn_facts
 from turnwire_server.runtime.registry import ModelRegistry, ServedModel
 from turnwire_server.runtime.services import Services
 from turnwire_server.runtime.settings import RuntimeSettings
@@ -97,6 +98,23 @@ async def test_turns_without_a_response_are_counted_too():
         await services.afterwork.finish(5)
     assert [turn.status for turn in notes.turns] == ["refused", "cancelled"]
     assert notes.turns[0] == TurnFacts("", "refused", "memory")
+
+
+async def test_a_turn_that_never_comes_to_its_end_is_counted_as_abandoned():
+    notes = Notes()
+    async with counted(notes) as (services, engine), peer_of(services) as peer:
+        hold = engine.hold("Stay")
+        await peer.create(model="sim", input="Stay")
+        await engine.held(hold)
+        (host,) = services.hosts
+        (run,) = host.runs
+        facts = turn_facts(run, "memory")
+        await peer.close()
+        await services.afterwork.finish(5)
+        after = turn_facts(run, "memory")
+    assert (facts.model, facts.status, facts.output_tokens) == ("sim", "abandoned", 0)
+    assert facts.rendered_tokens == after.rendered_tokens > 0
+    assert (after.status, after.input_tokens > 0) == ("cancelled", True)
 
 
 async def test_levels_are_read_off_the_server():

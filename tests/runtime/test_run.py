@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -32,8 +32,6 @@ class Write:
     arms: tuple[str, ...]
     by_turn: bool
     """Whether a turn made it itself, not a callback of the loop."""
-    is_idle: bool
-    """Whether its session had nothing to do then."""
     settled: int
     """How many responses had their usage settled."""
 
@@ -45,21 +43,22 @@ class PromptSink(MemorySink):
         super().__init__()
         self._stack = stack
         self.writes: list[Write] = []
+        self.on_event: Callable[[ServerEvent], None] = lambda event: None
+        """Called in the middle of the write of each event."""
 
     def write_now(self, batch: Sequence[bytes]) -> bool:
         events = [ServerEvent.FromString(encoded) for encoded in batch]
         task = asyncio.current_task()
-        (host,) = self._stack.services.hosts
         self.writes.append(
             Write(
                 tuple(map(arm_of, events)),
                 by_turn=task is not None and "run_turn" in repr(task.get_coro()),
-                is_idle=host.session.is_idle,
                 settled=len(self._stack.ledger.settled),
             )
         )
         for event in events:
             self.events.put_nowait(event)
+            self.on_event(event)
         return True
 
 
@@ -93,7 +92,7 @@ async def test_the_end_of_the_only_turn_leaves_by_itself_when_all_it_promises_is
         await until_over(peer)
         last = sink.writes[-1]
         assert last.arms[-1] == "response_completed"
-        assert (last.by_turn, last.is_idle, last.settled) == (True, True, 1)
+        assert (last.by_turn, last.settled) == (True, 1)
 
 
 @pytest.mark.parametrize("is_resumable", [False, True], ids=["plain", "resumable"])
@@ -157,4 +156,23 @@ async def test_the_end_of_a_turn_does_not_wait_for_the_next_one_on_its_lane(
         stack.engine.release(hold)
         await until_over(peer, turns=2)
         ends = [write for write in sink.writes if write.arms[-1] == "response_completed"]
-        assert [(end.by_turn, end.is_idle) for end in ends] == [(True, False), (True, True)]
+        assert [end.by_turn for end in ends] == [True, True]
+
+
+@pytest.mark.parametrize("is_resumable", [False, True], ids=["plain", "resumable"])
+async def test_a_create_finds_the_response_before_it_however_fast_it_follows_the_end(
+    monkeypatch: pytest.MonkeyPatch, is_resumable: bool
+) -> None:
+    async with prompt_peer(monkeypatch, is_resumable=is_resumable) as (stack, peer, sink):
+        (host,) = stack.services.hosts
+
+        def continue_it(event: ServerEvent) -> None:
+            if arm_of(event) == "response_completed":
+                sink.on_event = lambda event: None
+                parent = event.response_completed.response.id
+                host.receive(create("walk", previous_response_id=parent), 100)
+
+        sink.on_event = continue_it
+        await peer.send(create("talk"))
+        await until_over(peer, turns=2)
+        assert host.session.is_idle

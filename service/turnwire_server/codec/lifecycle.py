@@ -3,7 +3,8 @@
 `response.created`, `response.in_progress` and the terminal event each show the whole response, and
 most of it is what the create said: tools, instructions, settings. That part is encoded when a
 response begins, or not even then when another one was asked for with the same, and is copied into
-each of the three. A test holds them to what the generic codec writes.
+each of the three. So are the items that were shown when they were done. A test holds them to what
+the generic codec writes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from google.protobuf.message import Message
 
 from turnwire import _codec
 from turnwire.v1 import annotations_pb2
+from turnwire.v1.item_pb2 import Item
 from turnwire.v1.response_pb2 import Response
 from turnwire.v1.server_event_pb2 import ServerEvent
 
@@ -53,11 +55,16 @@ _ARMS = {
 }
 """Arms that show the response -> their public type."""
 _TERMINAL_ARMS = _ARMS.keys() - {_OPENING_ARM, "response_in_progress"}
+_ITEM_ARM = "response_output_item_done"
+_ITEM_TYPE = "response.output_item.done"
 
 _MAX_OPEN = 32
 """Responses that one encoder knows; more open ones than that are only slower."""
 
-_SPLICER = _codec.Splicer(Response, _CHANGING)
+_MAX_ITEMS = 64
+"""Items that one encoder knows, until a response is over."""
+
+_SPLICER = _codec.Splicer(Response, _CHANGING - {"output"})
 
 
 class SettledMemo:
@@ -115,17 +122,19 @@ _MEMO = SettledMemo()
 
 
 class LifecycleEncoder:
-    """Encodes the events of one connection that show a whole response."""
+    """Encodes the events of one connection that show a whole response, or an item of one."""
 
-    __slots__ = ("_memo", "_open")
+    __slots__ = ("_items", "_memo", "_open")
 
     def __init__(self, memo: SettledMemo = _MEMO) -> None:
         """Make it; `memo` is shared by all of them unless one is given."""
         self._memo = memo
         self._open: dict[str, _codec.Settled] = {}
+        self._items: dict[bytes, orjson.Fragment] = {}
+        """Serialized item -> its JSON, of items that a terminal event may show again."""
 
     def encode(self, event: ServerEvent, arm: str) -> bytes | None:
-        """Return the JSON of an event, None when it does not show a response.
+        """Return the JSON of an event, None when it shows neither a response nor a whole item.
 
         Args:
             event: The event. Since `response.created` its response has changed in nothing but
@@ -134,21 +143,43 @@ class LifecycleEncoder:
         """
         public_type = _ARMS.get(arm)
         if public_type is None:
-            return None
+            return self._item_done(event) if arm == _ITEM_ARM else None
         response: Response = getattr(event, arm).response
         settled = None if arm == _OPENING_ARM else self._open.get(response.id)
         if settled is None:
             settled = self._memo.of(response)
+        value = _SPLICER.value(response, settled)
+        if response.output:
+            value["output"] = [self._item(item) for item in response.output]
         if arm in _TERMINAL_ARMS:
             self._open.pop(response.id, None)
+            self._items.clear()
         else:
             if len(self._open) >= _MAX_OPEN:
                 self._open.clear()
             self._open[response.id] = settled
-        out: dict[str, Any] = {"type": public_type}
-        if event.HasField("sequence_number"):
-            out["sequence_number"] = event.sequence_number
-        if event.HasField("stream_id"):
-            out["stream_id"] = event.stream_id
-        out["response"] = _SPLICER.value(response, settled)
-        return orjson.dumps(out)
+        return orjson.dumps(_head(event, public_type) | {"response": value})
+
+    def _item_done(self, event: ServerEvent) -> bytes:
+        done = event.response_output_item_done
+        item = orjson.Fragment(orjson.dumps(_codec.to_value(done.item)))
+        if len(self._items) >= _MAX_ITEMS:
+            self._items.clear()
+        self._items[done.item.SerializeToString()] = item
+        shown = {"output_index": done.output_index, "item": item}
+        return orjson.dumps(_head(event, _ITEM_TYPE) | shown)
+
+    def _item(self, item: Item) -> Any:
+        """Return the JSON value of an item, which was shown by itself before, as a rule."""
+        known = self._items.get(item.SerializeToString()) if self._items else None
+        return _codec.to_value(item) if known is None else known
+
+
+def _head(event: ServerEvent, public_type: str) -> dict[str, Any]:
+    """Return what an event's JSON begins with."""
+    head: dict[str, Any] = {"type": public_type}
+    if event.HasField("sequence_number"):
+        head["sequence_number"] = event.sequence_number
+    if event.HasField("stream_id"):
+        head["stream_id"] = event.stream_id
+    return head

@@ -23,7 +23,7 @@ AuditOutcome = Literal["same", "mismatch", "exempt", "skipped", "failed"]
 `failed`: the audit itself broke."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: made per turn, and that takes thrice as long
 class TurnFacts:
     """One turn that is over. Names only, never content."""
 

@@ -89,7 +89,7 @@ def end(run: TurnRun, outcome: CachedResponse | None, events: Sequence[Outgoing]
         events: The last events; the last of them is the terminal event.
     """
     response = run.assembler.response
-    record = _usage_record(run, status_of(response), response.usage)
+    record = run.settled = _usage_record(run, status_of(response), response.usage)
     run.services.ledger.settle(record)
     try:
         run.end(outcome, events)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from turnwire.v1 import item_pb2, response_pb2, server_event_pb2
 from turnwire_server.ports.conversations import StoredConversation
 from turnwire_server.ports.engine import Generation
+from turnwire_server.ports.ledger import UsageRecord
 from turnwire_server.ports.renderer import OutputParser, Rendered, Renderer
 from turnwire_server.ports.screen import Verdict
 from turnwire_server.runtime.keeping import Keeping
@@ -81,6 +82,8 @@ class TurnRun:
         """All input items, those that were appended too."""
         self._said: list[item_pb2.Item] = []
         self._said_output = 0
+        self.settled: UsageRecord | None = None
+        """What it used in all, from right before its terminal event on."""
         self.record: StoredConversation | None = None
         """The conversation that the turn has claimed."""
         self.parsers: list[OutputParser] = []
@@ -346,14 +349,14 @@ class TurnRun:
     ) -> None:
         self.is_over = True
         is_alone = self._is_alone
-        # The session moves first, so that a create that follows the terminal event finds it.
         last = events[-1] if events else None
         assert not isinstance(last, Delta)  # a turn does not end in the middle of a text
-        self.session.end_turn(self.turn, outcome, last)
         try:
-            # Its client waits for nothing but this: what else the end brings comes after it.
+            # Its client waits for nothing but this: what else the end brings comes after it. A
+            # create that follows the terminal event is not read before this call is over.
             self.outlet.send_all(events, at_once=is_alone)
         finally:  # a lane must not stand still for an event that cannot be encoded
+            self.session.end_turn(self.turn, outcome, last)
             self._release()
             if not self.over.done():  # whoever waited for it may have cancelled it
                 self.over.set_result(response)

@@ -1,7 +1,7 @@
 """Items while the model writes them.
 
 They write themselves into messages that are there: to make a message and copy it takes twice as
-long, and the end of a turn waits for it.
+long, and the end of a turn waits for it. Their one part has index 0, which is what is not set.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class _Base:
 
     def write_part(self, event: ServerEvent, text: str, *, is_added: bool) -> None:
         body = event.response_content_part_added if is_added else event.response_content_part_done
-        body.item_id, body.output_index, body.content_index = self.id, self.output_index, 0
+        body.item_id, body.output_index = self.id, self.output_index
         self.fill_part(body.part, text)
 
     def fill_part(self, part: content_pb2.ContentPart, text: str) -> None:
@@ -98,7 +98,7 @@ class OpenMessage(_Base):
 
     def write_done(self, event: ServerEvent, text: str) -> None:
         done = event.response_output_text_done
-        done.item_id, done.output_index, done.content_index = self.id, self.output_index, 0
+        done.item_id, done.output_index = self.id, self.output_index
         done.text = text
 
 
@@ -112,7 +112,7 @@ class OpenRefusal(OpenMessage):
 
     def write_done(self, event: ServerEvent, text: str) -> None:
         done = event.response_refusal_done
-        done.item_id, done.output_index, done.content_index = self.id, self.output_index, 0
+        done.item_id, done.output_index = self.id, self.output_index
         done.refusal = text
 
 
@@ -147,7 +147,7 @@ class OpenReasoning(_Base):
 
     def write_done(self, event: ServerEvent, text: str) -> None:
         done = event.response_reasoning_text_done
-        done.item_id, done.output_index, done.content_index = self.id, self.output_index, 0
+        done.item_id, done.output_index = self.id, self.output_index
         done.text = text
 
 
@@ -168,12 +168,12 @@ class OpenReasoningSummary(OpenReasoning):
             if is_added
             else event.response_reasoning_summary_part_done
         )
-        body.item_id, body.output_index, body.summary_index = self.id, self.output_index, 0
+        body.item_id, body.output_index = self.id, self.output_index
         self.fill_part(body.part, text)
 
     def write_done(self, event: ServerEvent, text: str) -> None:
         done = event.response_reasoning_summary_text_done
-        done.item_id, done.output_index, done.summary_index = self.id, self.output_index, 0
+        done.item_id, done.output_index = self.id, self.output_index
         done.text = text
 
 

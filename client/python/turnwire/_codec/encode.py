@@ -18,6 +18,8 @@ __all__ = ["Encode", "dumps", "members_of", "to_value"]
 Encode = Callable[[Any], Any]
 """From what protobuf holds to what JSON shows."""
 
+_by_type: dict[type[Message], Encode] = {}
+"""Encoders of the types that were encoded by themselves."""
 _compiled: dict[tuple[Descriptor, str], Encode] = {}
 _compiling: set[tuple[Descriptor, str]] = set()
 
@@ -36,7 +38,7 @@ def to_value(message: Message) -> Any:
     Raises:
         ValueError: An envelope without an event.
     """
-    return _encoder(options.descriptor_of(message), "")(message)
+    return _encoder_of(message)(message)
 
 
 def dumps(message: Message) -> bytes:
@@ -45,7 +47,7 @@ def dumps(message: Message) -> bytes:
     Raises:
         ValueError: An envelope without an event.
     """
-    return orjson.dumps(_encoder(options.descriptor_of(message), "")(message))
+    return orjson.dumps(_encoder_of(message)(message))
 
 
 def members_of(descriptor: Descriptor) -> dict[FieldDescriptor, tuple[str, Encode | None]]:
@@ -58,6 +60,13 @@ def members_of(descriptor: Descriptor) -> dict[FieldDescriptor, tuple[str, Encod
         for field in descriptor.fields
         if not options.is_extra(field) and not options.is_wire_only(field)
     }
+
+
+def _encoder_of(message: Message) -> Encode:
+    encode = _by_type.get(type(message))
+    if encode is None:
+        encode = _by_type[type(message)] = _encoder(options.descriptor_of(message), "")
+    return encode
 
 
 def _encoder(descriptor: Descriptor, public_type: str) -> Encode:
@@ -101,10 +110,10 @@ def _object(descriptor: Descriptor, public_type: str) -> Encode:
     template: dict[str, Any] = {"type": public_type} if public_type else {}
     empties: list[tuple[str, Callable[[], Any]]] = []
     members = members_of(descriptor)
-    extra = ""
+    extra: FieldDescriptor | None = None
     for field in descriptor.fields:
         if options.is_extra(field):
-            extra = field.name
+            extra = field
             continue
         if options.is_wire_only(field):
             continue
@@ -123,25 +132,20 @@ def _object(descriptor: Descriptor, public_type: str) -> Encode:
         out = template.copy()
         for name, make in empties:
             out[name] = make()
+        more = ""
         for field, value in message.ListFields():
             member = members.get(field)
             if member is not None:
                 name, convert = member
                 out[name] = value if convert is None else convert(value)
-        return out
-
-    if not extra:
-        return encode
-
-    def encode_with_extra(message: Message) -> dict[str, Any]:
-        out = encode(message)
-        text = getattr(message, extra)
-        if text:
-            for name, value in orjson.loads(text).items():
+            elif field == extra:
+                more = value
+        if more:
+            for name, value in orjson.loads(more).items():
                 out.setdefault(name, value)
         return out
 
-    return encode_with_extra
+    return encode
 
 
 def _member(field: FieldDescriptor) -> Encode | None:
@@ -203,16 +207,17 @@ def _envelope(descriptor: Descriptor) -> Encode:
     }
 
     def encode(message: Message) -> dict[str, Any]:
-        head: dict[str, Any] = {}
+        out: dict[str, Any] = {"type": ""}
         event: dict[str, Any] | None = None
         for field, value in message.ListFields():
             arm = arms.get(field)
             if arm is None:
-                head[field.name] = value
+                out[field.name] = value
             else:
-                head["type"], event = arm[0], arm[1](value)
+                out["type"], event = arm[0], arm[1](value)
         if event is None:
             raise ValueError(f"{descriptor.full_name} without an event")
-        return {"type": head.pop("type"), **head, **event}
+        out.update(event)
+        return out
 
     return encode

@@ -31,9 +31,13 @@ class Splicer:
             changing: Names of the fields that change.
         """
         members = members_of(options.descriptor_of(message_type))
-        self._changing = {
-            field: member for field, member in members.items() if field.name in changing
-        }
+        # As protobuf would list them; but to list all that is set takes longer than to ask for
+        # the few that change.
+        self._changing = [
+            (field.name, field.has_presence, *member)
+            for field, member in sorted(members.items(), key=lambda each: each[0].number)
+            if field.name in changing
+        ]
 
     def settled(self, message: Message) -> Settled:
         """Return what does not change.
@@ -52,11 +56,11 @@ class Splicer:
             settled: What `settled` gave for a message that differs in fields that change only.
         """
         out = dict(settled)
-        changing = self._changing
-        for field, value in message.ListFields():
-            member = changing.get(field)
-            if member is not None:
-                name, convert = member
+        for field, has_presence, name, convert in self._changing:
+            if has_presence and not message.HasField(field):
+                continue
+            value = getattr(message, field)
+            if value or has_presence:
                 out[name] = value if convert is None else convert(value)
         return out
 
