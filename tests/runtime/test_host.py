@@ -16,6 +16,7 @@ from harness.stack import Parts, Stack, running_stack
 from harness.waiting import until
 from interaction.scripts import SHELL, script
 from turnwire.v1.client_event_pb2 import ClientEvent
+from turnwire.v1.server_event_pb2 import ServerEvent
 from turnwire_server.adapters.stores.memory import MemoryResponseStore, MemoryStoreSettings
 from turnwire_server.ports.store import StoredResponse
 from turnwire_server.runtime import host as host_module
@@ -254,3 +255,18 @@ async def test_a_drain_ends_with_its_grace_or_when_it_is_told_to_hurry(how: str)
         async with asyncio.timeout(20):
             await draining
         assert stack.engine.running  # `close` ends what is left
+
+
+async def test_errors_and_answers_to_steers_have_no_place_in_the_sequence_of_a_turn() -> None:
+    arms = ("error", "response_steer_failed", "response_steer_accepted", "response_created")
+    events = [ServerEvent() for _ in arms]
+    for one, arm in zip(events, arms, strict=True):
+        getattr(one, arm).SetInParent()
+    async with session() as (stack, _):
+        (host,) = stack.services.hosts
+        assert host._events is not None
+        host.send_all_logged(events, "resp_1", at_once=False)
+        for one in events:
+            host.send_logged(one, "resp_1")
+        (lane,) = host._events._lanes.values()
+        assert [entry.response_id for entry in lane.entries] == [None, None, None, "resp_1"] * 2

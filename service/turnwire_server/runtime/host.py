@@ -38,6 +38,12 @@ Wire = Literal["grpc", "websocket", "http", "memory"]
 
 ServerEvent = server_event_pb2.ServerEvent
 
+_STEERS = frozenset(
+    name for name in ServerEvent.DESCRIPTOR.fields_by_name if name.startswith("response_steer_")
+)
+"""Arms that answer a steer."""
+_WITHOUT_PLACE = _STEERS | {"error"}
+
 
 class SessionHost:
     """Runs the turns that one session starts."""
@@ -232,21 +238,19 @@ class SessionHost:
 
     def send_logged(self, event: Outgoing, response_id: str) -> bool:
         """Log an event of a turn and send it; return whether there is room for more."""
-        self._log_event(event, response_id)
+        if self._events is not None:
+            self._events.add(event, response_id if _has_place(event) else None)
         return self._outlet.send(event) if self._outlet is not None else True
 
     def send_all_logged(
         self, events: Sequence[Outgoing], response_id: str, *, at_once: bool
     ) -> bool:
         """Log events of a turn and send them, see `Outlet.send_all`."""
-        for event in events:
-            self._log_event(event, response_id)
+        log = self._events
+        if log is not None:
+            for event in events:
+                log.add(event, response_id if _has_place(event) else None)
         return self._outlet is None or self._outlet.send_all(events, at_once=at_once)
-
-    def _log_event(self, event: Outgoing, response_id: str) -> None:
-        if self._events is not None:
-            is_numbered = isinstance(event, Delta) or _has_place(event)
-            self._events.add(event, response_id if is_numbered else None)
 
     async def drain(self) -> None:
         """Wait until there is room, or nobody who reads."""
@@ -262,7 +266,7 @@ class SessionHost:
             The target's response, None for an event that has no place in a sequence.
         """
         arm = event.WhichOneof("event") or ""
-        if arm.startswith("response_steer_"):
+        if arm in _STEERS:
             target_id: str = getattr(event, arm).steer.previous_response_id
         elif arm == "response_inject_failed":
             target_id = event.response_inject_failed.response_id
@@ -324,7 +328,6 @@ class _LoggedOutlet:
         await self._host.drain()
 
 
-def _has_place(event: ServerEvent) -> bool:
+def _has_place(event: Outgoing) -> bool:
     """Return whether a turn's event has its number in the sequence of the turn's response."""
-    arm = event.WhichOneof("event") or ""
-    return arm != "error" and not arm.startswith("response_steer_")
+    return isinstance(event, Delta) or event.WhichOneof("event") not in _WITHOUT_PLACE

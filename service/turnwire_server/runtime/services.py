@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -45,7 +46,7 @@ _DRAIN_LOOK_S = 0.05
 
 def random_id(prefix: str) -> str:
     """Return `prefix` followed by 24 random bytes in hexadecimal."""
-    return prefix + secrets.token_hex(24)
+    return prefix + os.urandom(24).hex()
 
 
 class Services:

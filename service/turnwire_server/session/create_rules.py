@@ -213,10 +213,10 @@ def check_metadata(metadata: Mapping[str, str]) -> Rejection | None:
     """Check the pairs of a create or of a conversation."""
     if len(metadata) > 16:
         return _invalid("metadata", "metadata may have at most 16 pairs.")
-    for key, value in metadata.items():
+    for key in metadata:  # protobuf's `items()` takes thrice as long
         if len(key) > 64:
             return _invalid("metadata", "Keys of metadata may have at most 64 characters.")
-        if len(value) > 512:
+        if len(metadata[key]) > 512:
             return _invalid(
                 f"metadata.{key}", "Values of metadata may have at most 512 characters."
             )

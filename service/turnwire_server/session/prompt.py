@@ -9,7 +9,7 @@ from turnwire_server.session.tokens import TokenIds
 __all__ = ["Prompt"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: two are made per turn, and that takes thrice as long
 class Prompt:
     """Rendered prompt plus sampled ids. Never rendered again: a child starts from these ids."""
 

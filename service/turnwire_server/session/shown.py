@@ -32,9 +32,10 @@ def shown_items(items: Sequence[item_pb2.Item], unseal: Unseal) -> Sequence[item
         items: The items; they are not changed.
         unseal: Opens sealed texts. What it cannot open is not shown.
     """
-    if all(item.WhichOneof("item") in _AS_THEY_ARE for item in items):
-        return items
-    return [told for item in items for told in _told(item, unseal)]
+    for item in items:
+        if item.WhichOneof("item") not in _AS_THEY_ARE:
+            return [told for item in items for told in _told(item, unseal)]
+    return items
 
 
 def _told(item: item_pb2.Item, unseal: Unseal) -> Iterator[item_pb2.Item]:

@@ -94,6 +94,8 @@ class TokenIds(Sequence[int]):
 
     def as_array(self, start: int = 0, stop: int | None = None) -> array[int]:
         """Return a flat copy of `ids[start:stop]`."""
+        if start >= 0 and stop is None:  # as most ask for it
+            return self._buffer.ids[start : self._length]
         return self[start:stop]
 
     def __len__(self) -> int:
