@@ -19,8 +19,8 @@ from harness.client_events import (
 from harness.client_recovery import AT_ONCE, MemoryDial, recovering
 from harness.client_wires import MemoryWire
 from harness.waiting import until
+from turnwire._event import Event
 from turnwire._session import Session
-from turnwire._wire import Arrival
 from turnwire.v1 import response_pb2
 from turnwire.v1.client_event_pb2 import ClientEvent, ResponseCreate
 from turnwire.v1.response_pb2 import Response
@@ -347,7 +347,7 @@ async def test_a_turn_that_ends_with_its_connection_is_remembered() -> None:
         keeper = session._connection.keeper
         events = text_turn(first.sent[0], "resp_1", "A1")
         for event in events:
-            keeper._route(Arrival(event, 0))
+            keeper._route(Event(event))
         assert keeper._link is not None
         keeper._link.fail(CUT)
         follow = session.create("Q2", previous_response_id="resp_1", store=False)
@@ -363,7 +363,7 @@ async def test_a_response_that_is_deleted_as_its_turn_ends_is_not_remembered() -
         turn = session.create("Q1", store=False)
         await dial.wires[0].sent_count(1)
         for event in text_turn(dial.wires[0].sent[0], "resp_1", "A1"):
-            session._connection.keeper._route(Arrival(event, 0))
+            session._connection.keeper._route(Event(event))
         session._connection.forget("resp_1")
         await turn.response()
         await asyncio.sleep(0)

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from turnwire._wire_grpc import _Incoming
+from turnwire._wire_grpc import GrpcWire, shares
+from turnwire.errors import ProtocolViolation
 from turnwire.v1.server_event_pb2 import ResponseOutputTextDelta, ServerEvent, ServerFrame
 
 
@@ -25,7 +26,17 @@ def test_the_events_of_a_frame_share_its_bytes(
 ) -> None:
     events = [delta(number, "x" * length) for number, length in enumerate(lengths)]
     frame = before + ServerFrame(events=events).SerializeToString() + behind
-    arrivals = _Incoming(frame).arrivals
-    assert [arrival.event for arrival in arrivals] == events
-    assert [arrival.size for arrival in arrivals[1:]] == [event.ByteSize() for event in events[1:]]
-    assert sum(arrival.size for arrival in arrivals) == (len(frame) if events else 0)
+    sizes = shares(frame, ServerFrame.FromString(frame).events)
+    assert sizes[1:] == [event.ByteSize() for event in events[1:]]
+    assert sum(sizes) == (len(frame) if events else 0)
+
+
+async def test_a_malformed_frame_is_a_protocol_violation() -> None:
+    class Broken:
+        async def read(self) -> bytes:
+            return b"\xff"
+
+    wire = object.__new__(GrpcWire)
+    wire._call = Broken()  # type: ignore[assignment]
+    with pytest.raises(ProtocolViolation):
+        await wire.receive()

@@ -11,6 +11,7 @@ import grpc.aio
 from aiohttp import WSMsgType, web
 
 from turnwire import _codec
+from turnwire._event import Event
 from turnwire._session import Session
 from turnwire._wire import Arrival, UnaryCalls, WireName, WireSettings
 from turnwire.errors import ConnectionLost, TurnwireError
@@ -95,7 +96,7 @@ class MemoryWire:
     def push(self, *events: ServerEvent) -> None:
         """Let events arrive."""
         for event in events:
-            self._inbox.put_nowait(Arrival(event, event.ByteSize()))
+            self._inbox.put_nowait(Event(event, event.ByteSize()))
 
     def lose(self, error: TurnwireError) -> None:
         """End the connection."""

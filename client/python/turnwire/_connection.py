@@ -17,7 +17,7 @@ from turnwire._steer import STEER_ARMS, Steers, SteerState
 from turnwire._transcript import Transcript
 from turnwire._turn import Turn
 from turnwire._turn_state import TurnState, ghost_of
-from turnwire._wire import Arrival, Wire, WireSettings
+from turnwire._wire import Arrival, Broken, Wire, WireSettings
 from turnwire.errors import (
     ConnectionLost,
     ProtocolViolation,
@@ -62,6 +62,7 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         recovery = recovery or RecoverySettings()
         self._book = TurnBook(settings.silence_timeout_s, self._silent)
+        self._lanes = self._book.lanes
         self._appends: dict[str, TurnState] = {}
         """Append's `event_id` -> the turn that it answers."""
         self._steers = Steers(self._take_along)
@@ -234,39 +235,40 @@ class Connection:
 
     # Private: what comes in.
 
-    def _route(self, arrival: Arrival) -> TurnState | None:
+    def _route(self, event: Arrival) -> TurnState | None:
         """Take one thing that came; return the turn that got it."""
-        self.bytes_down += arrival.size
-        if arrival.failure is not None:
-            self._exchange_failed(arrival.event_id, arrival.failure)
+        if isinstance(event, Broken):
+            self._exchange_failed(event.create_id, event.error)
             return None
-        event = arrival.event
-        arm = event.WhichOneof("event") if event is not None else None
-        if event is None or arm is None:
-            return None  # A type of a later version.
-        if arm in MIDDLE_ARMS and arrival.event_id is None:
+        self.bytes_down += event.size
+        arm, event_id = event.arm, event.create_id
+        if arm in MIDDLE_ARMS and event_id is None:
             # Nearly all events are of these kinds, and a turn neither begins nor ends with them.
-            state = self._book.hear(event.stream_id if event.HasField("stream_id") else None)
-            if state is not None:
-                state.feed(Event(event, arm), arrival.size)
-                return state
+            lane = self._lanes.get(event.stream_id)
+            if lane is not None:
+                lane.last_event = self._loop.time()
+                first = lane.turns[0]
+                first.feed(event)
+                return first
+        if not arm:
+            return None  # A type of a later version.
+        message = event.whole
         if arm == "response_created":
-            self._start_successor(event)
-        elif arm == "error" and self._hear_error(event, arrival.event_id):
+            self._start_successor(message)
+        elif arm == "error" and self._hear_error(message, event_id):
             return None
-        state = self._owner(event, arm, arrival.event_id)
-        if arm in RESPONSE_ENDS and self._book.has_ended(getattr(event, arm).response.id, state):
+        state = self._owner(message, arm, event_id)
+        if arm in RESPONSE_ENDS and self._book.has_ended(getattr(message, arm).response.id, state):
             return None  # To a create that was sent again, in case its end had been lost.
-        wrapped = Event(event, arm)
         if arm in STEER_ARMS:
-            state = self._hear_steer(wrapped, state)
+            state = self._hear_steer(event, state)
         if state is None:
-            self._hear_notice(wrapped, event)
+            self._hear_notice(event, message)
             return None
         self._book.heard(state.stream_id)
-        if arm == "response_incomplete" and self.keeper.was_cut_short(state, wrapped):
+        if arm == "response_incomplete" and self.keeper.was_cut_short(state, event):
             return None
-        state.feed(wrapped, arrival.size)
+        state.feed(event)
         if arm == "response_done" and state.response_id is not None:
             self._steers.release(state.response_id)
         if state.is_over:
@@ -280,8 +282,8 @@ class Connection:
             self.keeper.progress()
         return state
 
-    def _exchange_failed(self, event_id: str | None, failure: TurnwireError) -> None:
-        lost = self._book.find(event_id or "")
+    def _exchange_failed(self, event_id: str, failure: TurnwireError) -> None:
+        lost = self._book.find(event_id)
         if lost is None:
             return
         if lost.outcome is None and self.keeper.exchange_failed(lost, failure):

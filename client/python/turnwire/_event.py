@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import cast
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast
 
 from google.protobuf.message import Message
 
@@ -23,6 +23,8 @@ __all__ = [
     "Event",
     "terminal_event",
 ]
+
+Made = TypeVar("Made")
 
 PUBLIC_TYPES: Mapping[str, str] = {
     arm.name: arm.GetOptions().Extensions[annotations_pb2.public_type]
@@ -57,14 +59,77 @@ class Event:
             do not change it.
     """
 
-    __slots__ = ("_event", "arm", "number")
+    __slots__ = (
+        "_delta",
+        "_event",
+        "_make",
+        "_of",
+        "arm",
+        "create_id",
+        "number",
+        "size",
+        "stream_id",
+    )
 
-    def __init__(self, event: ServerEvent, arm: str) -> None:
+    def __init__(self, event: ServerEvent, size: int = 0, create_id: str | None = None) -> None:
         self._event = event
-        self.arm = arm
-        """Name of the oneof arm: `type` with underscores."""
-        self.number = event.sequence_number if event.HasField("sequence_number") else -1
+        self.arm: str = event.WhichOneof("event") or ""
+        """Name of the oneof arm: `type` with underscores; "" for a type of a later version."""
+        number = event.sequence_number
+        self.number = number if number or event.HasField("sequence_number") else -1
         """As `sequence_number`, -1 for None."""
+        self.stream_id: str | None = event.stream_id if event.HasField("stream_id") else None
+        """The lane; None for the default lane."""
+        self.size = size
+        """Payload bytes that it took."""
+        self.create_id = create_id
+        """The create that it belongs to, on wires where each create has its own exchange."""
+        self._delta: str | None = None
+        """What `delta` returns, if that is known already."""
+        self._make: Callable[[Any], ServerEvent] | None = None
+        """Makes `_event` of `_of`, while nobody has asked for it."""
+        self._of: Any = None
+
+    @classmethod
+    def late(
+        cls,
+        arm: str,
+        size: int,
+        number: int,
+        stream_id: str | None,
+        delta: str | None,
+        make: Callable[[Made], ServerEvent],
+        of: Made,
+    ) -> Event:
+        """Return an event that is made when somebody asks for more than this.
+
+        Args:
+            arm: Name of its arm.
+            size: Payload bytes that it took.
+            number: As `number`.
+            stream_id: The lane.
+            delta: As `delta`, or None to be read from the event.
+            make: Makes it of `of`, and cannot fail.
+            of: What it is made of.
+        """
+        event = cls.__new__(cls)
+        event.arm = arm
+        event.number = number
+        event.stream_id = stream_id
+        event.size = size
+        event.create_id = None
+        event._delta = delta
+        event._make = make
+        event._of = of
+        return event
+
+    @property
+    def whole(self) -> ServerEvent:
+        """The message around `message`."""
+        if self._make is not None:
+            self._event = self._make(self._of)
+            self._make = self._of = None
+        return self._event
 
     @property
     def type(self) -> str:
@@ -74,7 +139,8 @@ class Event:
     @property
     def message(self) -> Message:
         """The message of that type."""
-        return cast(Message, getattr(self._event, self.arm))  # The arm is a message by rule.
+        message: Message = getattr(self.whole, self.arm)  # The arm is a message by rule.
+        return message
 
     @property
     def sequence_number(self) -> int | None:
@@ -82,15 +148,12 @@ class Event:
         return self.number if self.number >= 0 else None
 
     @property
-    def stream_id(self) -> str | None:
-        """The lane; None for the default lane."""
-        return self._event.stream_id if self._event.HasField("stream_id") else None
-
-    @property
     def delta(self) -> str | None:
         """The piece of text of a delta event; None on other events."""
         if self.arm not in DELTA_ARMS:
             return None
+        if self._delta is not None:
+            return self._delta
         return cast(str, self.message.delta)  # type: ignore[attr-defined]  # By name of the arm.
 
     @property
@@ -98,9 +161,9 @@ class Event:
         """The item of an `output_item` event; None on other events."""
         match self.arm:
             case "response_output_item_added":
-                return self._event.response_output_item_added.item
+                return self.whole.response_output_item_added.item
             case "response_output_item_done":
-                return self._event.response_output_item_done.item
+                return self.whole.response_output_item_done.item
             case _:
                 return None
 
@@ -114,7 +177,7 @@ class Event:
 
     def to_dict(self) -> dict[str, JSONValue]:
         """Return the event as in the public JSON."""
-        return plain(self._event)
+        return plain(self.whole)
 
     def __repr__(self) -> str:
         place = "" if self.sequence_number is None else f" {self.sequence_number}"
@@ -133,4 +196,4 @@ def terminal_event(response: response_pb2.Response, stream_id: str | None) -> Ev
         case _:
             arm = "response_incomplete"
     getattr(event, arm).response.CopyFrom(response)
-    return Event(event, arm)
+    return Event(event)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from functools import partial
 from typing import Any
 
+from turnwire._news import News
 from turnwire._turn_state import TurnState
 from turnwire._wire import Arrival, Wire
 from turnwire.errors import ConnectionLost, TurnwireError
@@ -56,7 +58,10 @@ class Link:
         """How often something came."""
         self._loop = asyncio.get_running_loop()
         # Bounded by what the user starts and has not seen the end of.
-        self._outbox: asyncio.Queue[tuple[ClientEvent | _Begun, TurnState | None]] = asyncio.Queue()
+        self._outbox: deque[tuple[ClientEvent | _Begun, TurnState | None]] = deque()
+        """What is being written, and what waits behind it."""
+        self._more = News()
+        self._written = News()
         self._is_idle = False
         """Whether the writer waits for something to write."""
         self._reader = self._loop.create_task(self._read(early), name="turnwire reader")
@@ -76,7 +81,8 @@ class Link:
                 self._sent(state, what.result)
                 return
         self._is_idle = False
-        self._outbox.put_nowait((what, state))
+        self._outbox.append((what, state))
+        self._more.tell()
 
     def fail(self, error: Exception) -> None:
         """Give the link up: it is known to be dead."""
@@ -103,7 +109,7 @@ class Link:
     async def close(self) -> None:
         """Send what waits, say good-bye and wait for the other side. What comes is dropped."""
         self._is_deaf = True
-        flushed = self._loop.create_task(self._outbox.join())
+        flushed = self._loop.create_task(self._flush())
         try:
             await asyncio.wait((flushed, self._writer), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -138,15 +144,22 @@ class Link:
             self._received += 1
 
     async def _write(self) -> None:
+        outbox = self._outbox
         while True:
-            self._is_idle = self._outbox.empty()
-            what, state = await self._outbox.get()
-            self._is_idle = False
-            if isinstance(what, _Begun):
-                self._sent(state, await what)
-            elif not self._is_mute:
-                self._sent(state, await self.wire.send(what))
-            self._outbox.task_done()
+            while outbox:
+                what, state = outbox[0]
+                if isinstance(what, _Begun):
+                    self._sent(state, await what)
+                elif not self._is_mute:
+                    self._sent(state, await self.wire.send(what))
+                outbox.popleft()
+            self._is_idle = True
+            self._written.tell()
+            await self._more.wait()
+
+    async def _flush(self) -> None:
+        while self._outbox:
+            await self._written.wait()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if self._is_over:

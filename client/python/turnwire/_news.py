@@ -14,26 +14,25 @@ class News:
     once per token.
     """
 
-    __slots__ = ("_waiters",)
+    __slots__ = ("_loop", "waiters")
 
     def __init__(self) -> None:
-        self._waiters: list[asyncio.Future[None]] = []
+        self._loop = asyncio.get_running_loop()
+        self.waiters: list[asyncio.Future[None]] = []
+        """Empty when nobody need be told."""
 
     def tell(self) -> None:
         """Wake all that wait now."""
-        if self._waiters:
-            waiters, self._waiters = self._waiters, []
+        if self.waiters:
+            waiters, self.waiters = self.waiters, []
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)
 
-    async def wait(self) -> None:
-        """Wait until told. Cancelling is safe."""
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        try:
-            await waiter
-        except asyncio.CancelledError:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
-            raise
+    def wait(self) -> asyncio.Future[None]:
+        """Return what is to be awaited until told. Cancelling is safe."""
+        if self.waiters:  # Of those that were cancelled, none but the newest is kept.
+            self.waiters = [waiter for waiter in self.waiters if not waiter.done()]
+        waiter = self._loop.create_future()
+        self.waiters.append(waiter)
+        return waiter

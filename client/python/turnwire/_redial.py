@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from turnwire._recovery import Backoff, Dial, RecoverySettings, Ticket, may_pass
 from turnwire._rejections import rejection_from_body
-from turnwire._wire import Arrival, Wire
+from turnwire._wire import Arrival, Broken, Wire
 from turnwire.errors import ConnectionLost, TurnwireError
 from turnwire.v1.client_event_pb2 import ClientEvent, LastSeen, TurnwireSessionResume
 from turnwire.v1.server_event_pb2 import TurnwireSessionResumed, TurnwireSessionStarted
@@ -111,15 +112,14 @@ class Redialer:
             while True:
                 arrivals = list(await wire.receive())
                 for index, arrival in enumerate(arrivals):
-                    event = arrival.event
-                    arm = None if event is None else event.WhichOneof("event")
-                    if event is None or arm is None:
+                    if isinstance(arrival, Broken) or not arrival.arm:
                         continue
-                    if arm == "turnwire_session_resumed":
-                        again = ticket_of(event.turnwire_session_resumed) or ticket
+                    told: Any = arrival.message
+                    if arrival.arm == "turnwire_session_resumed":
+                        again = ticket_of(told) or ticket
                         return Reopened(wire, arrivals[index + 1 :], again)
-                    if arm == "error":
-                        refusal = rejection_from_body(event.error.status, event.error.error)
+                    if arrival.arm == "error":
+                        refusal = rejection_from_body(told.status, told.error)
                         if refusal.retryable:
                             raise refusal
                         return None

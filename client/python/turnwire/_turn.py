@@ -82,12 +82,16 @@ class Turn:
 
     async def __anext__(self) -> Event:
         state = self._state
-        if state.has_events:
-            return state.take()  # Without a coroutine: nearly all come in twos and more.
-        event = await state.next_event()
-        if event is None:
-            raise StopAsyncIteration
-        return event
+        while not state.events:
+            if state.outcome is not None:
+                raise (
+                    state.outcome
+                    if isinstance(state.outcome, TurnwireError)
+                    else StopAsyncIteration
+                )
+            await state.news.wait()
+        # One call less for nearly all events.
+        return state.take() if state.is_full else state.events.popleft()
 
     async def started(self) -> str:
         """Wait until the turn has begun, its parent being pinned, and return its response's id.

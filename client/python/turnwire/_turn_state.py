@@ -7,6 +7,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from turnwire._delivery import Delivery
 from turnwire._event import DELTA_ARMS, TERMINAL_ARMS, Event
@@ -62,7 +63,8 @@ class TurnState:
         self.last_sequence_number = -1
         self._input_items = input_items
         self._max_events = max_events
-        self._events: deque[Event] = deque()
+        self.events: deque[Event] = deque()
+        """What the user did not take yet."""
         self._discard = False
         self._first_event: Event | None = None
         self._first_output: Event | None = None
@@ -71,7 +73,8 @@ class TurnState:
         """Whether the user took the one and the other, as of the moment of `discard`."""
         self._is_resumed = False
         """Its events go on without a gap on another connection."""
-        self._items: dict[int, Item] = {}
+        self._done: list[Event] = []
+        """The events of items that are whole."""
         self._told: list[Item] = []
         """Of a rollout: the rounds that are over, with what answered them."""
         self._steered: list[Item] = []
@@ -82,15 +85,17 @@ class TurnState:
         self._bytes_down = 0
         self._first_delta: float | None = None
         self._ended = self.started
-        self._news = News()
+        self.news = News()
+        self.is_full = False
+        """Whether the user should read before more is taken in."""
         self._room: asyncio.Event | None = None
-        """While too much is kept: set when there is room again."""
+        """While that is so: set when there is room again."""
 
     # What comes in.
 
-    def feed(self, event: Event, size: int) -> None:
+    def feed(self, event: Event) -> None:
         """Take one event of this turn."""
-        self._bytes_down += size
+        self._bytes_down += event.size
         arm = event.arm
         number = event.number
         if self.outcome is not None:
@@ -106,16 +111,19 @@ class TurnState:
             self._pause()
         elif self.is_paused and arm not in _WHILE_PAUSED:
             self._go_on()
+        outcome = None
         if arm in DELTA_ARMS:
             if self._first_delta is None:
                 self._first_delta = time.perf_counter()
                 self._note_output(event)
         elif arm in TERMINAL_ARMS:
-            self._terminal(event)
-            return
+            self.is_over = True
+            outcome = self._outcome_of(event)
+            if arm == "error":
+                self.end(outcome)
+                return
         elif arm == "response_created":
-            response = event.response
-            self.response_id = response.id if response is not None else None
+            self.response_id = event.whole.response_created.response.id
             self.delivery.tried_until = None
             if not self._discard:
                 self._first_event = event
@@ -123,18 +131,25 @@ class TurnState:
             self.has_begun = True
         else:
             if arm == "response_output_item_done":
-                done = event.message
-                self._items[done.output_index] = done.item  # type: ignore[attr-defined]  # By arm.
-            if arm not in _SILENT:
+                self._done.append(event)
+            if self._first_output is None and arm not in _SILENT:
                 self._note_output(event)
-        self._keep(event)
+        if not self._discard:
+            self.events.append(event)
+            if self._room is None and len(self.events) >= self._max_events:
+                self._room = asyncio.Event()
+                self.is_full = True
+        if outcome is not None:
+            self.end(outcome)
+        elif self.news.waiters:
+            self.news.tell()
 
     def end(self, outcome: Response | TurnwireError) -> None:
         """End the turn for the user; only the first end counts."""
         if self.outcome is None:
             self.outcome = outcome
             self._ended = time.perf_counter()
-            self._news.tell()
+            self.news.tell()
 
     def lose(self, error: TurnwireError) -> None:
         """End the turn for good: no more events will come."""
@@ -145,7 +160,7 @@ class TurnState:
     def complete(self, event: Event) -> None:
         """End the turn with a terminal event that was fetched: what came between is left out."""
         self.is_paused = False
-        self._terminal(event)
+        self.feed(event)
 
     @property
     def waits_for_user(self) -> bool:
@@ -168,7 +183,7 @@ class TurnState:
         self.append_error = error
         self.append = None
         self._paused_at = time.perf_counter()
-        self._news.tell()
+        self.news.tell()
 
     def steer_round(self, items: Sequence[Item]) -> None:
         """Note messages that go into a paused rollout in front of what will be appended."""
@@ -176,11 +191,11 @@ class TurnState:
 
     def round_items(self) -> list[Item]:
         """Return the items of the newest round of a rollout, in order."""
-        return [item for index, item in sorted(self._items.items()) if index >= self._round_start]
+        return [item for index, item in self._placed() if index >= self._round_start]
 
     def items(self) -> list[Item]:
         """Return the items that are whole, in order."""
-        return [item for _, item in sorted(self._items.items())]
+        return [item for _, item in self._placed()]
 
     def story(self, response: Response) -> list[Item]:
         """Return what the turn added after its input: output and, of a rollout, what answered."""
@@ -193,18 +208,13 @@ class TurnState:
         self._has_shown = self.has_shown_anything, self.has_shown_output
         self._first_event = self._first_output = None
         self._discard = True
-        self._events.clear()
+        self.events.clear()
         self._make_room()
 
     def keep_all(self) -> None:
         """Stop holding up the connection: somebody waits for the end without reading."""
         self._max_events = sys.maxsize
         self._make_room()
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the user should read before more is taken in."""
-        return self._room is not None
 
     async def room(self) -> None:
         """Wait until the user has read enough for more to be kept."""
@@ -239,16 +249,11 @@ class TurnState:
         self.last_sequence_number = -1
         self._first_event = self._first_output = None
         self._first_delta = None
-        self._items.clear()
-        self._events.clear()
+        self._done.clear()
+        self.events.clear()
         self._make_room()
 
     # What the user takes.
-
-    @property
-    def has_events(self) -> bool:
-        """Whether there is an event to take."""
-        return bool(self._events)
 
     async def next_events(self) -> list[Event]:
         """Wait for events and return all that are there; none when the turn is over.
@@ -256,38 +261,28 @@ class TurnState:
         Raises:
             TurnwireError: The turn is over, and not well.
         """
-        while not self._events and self.outcome is None:
-            await self._news.wait()
-        events = list(self._events)
-        self._events.clear()
+        while not self.events and self.outcome is None:
+            await self.news.wait()
+        events = list(self.events)
+        self.events.clear()
         self._make_room()
         if not events and isinstance(self.outcome, TurnwireError):
             raise self.outcome
         return events
 
-    async def next_event(self) -> Event | None:
-        """Wait for one event and return it; None when the turn is over; raises as above."""
-        while not self._events:
-            if isinstance(self.outcome, TurnwireError):
-                raise self.outcome
-            if self.outcome is not None:
-                return None
-            await self._news.wait()
-        return self.take()
-
     def take(self) -> Event:
         """Return the next event, which is there."""
-        event = self._events.popleft()
-        if self._room is not None and len(self._events) < self._max_events:
+        event = self.events.popleft()
+        if self._room is not None and len(self.events) < self._max_events:
             self._make_room()
         return event
 
     async def result(self) -> Response:
         """Wait for the end, dropping events; raises as above."""
-        if self._events or self.outcome is None:
+        if self.events or self.outcome is None:
             self.discard()
         while self.outcome is None:
-            await self._news.wait()
+            await self.news.wait()
         if isinstance(self.outcome, TurnwireError):
             raise self.outcome
         return self.outcome
@@ -295,7 +290,7 @@ class TurnState:
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until `condition` holds or the turn is over."""
         while self.outcome is None and not condition():
-            await self._news.wait()
+            await self.news.wait()
 
     def stats(self) -> TurnStats | None:
         """Return what the turn cost; None until it is over."""
@@ -325,7 +320,12 @@ class TurnState:
         return False
 
     def _was_taken(self, event: Event | None) -> bool:
-        return event is not None and all(one is not event for one in self._events)
+        return event is not None and all(one is not event for one in self.events)
+
+    def _placed(self) -> list[tuple[int, Item]]:
+        """Return the items that are whole with their places, in order."""
+        bodies: list[Any] = [event.message for event in self._done]
+        return sorted({body.output_index: body.item for body in bodies}.items())
 
     def _note_output(self, event: Event) -> None:
         if self._first_output is None and not self._discard:
@@ -346,37 +346,28 @@ class TurnState:
             self._steered.clear()
         self.is_paused = False
         self.append = None
-        self._round_start = len(self._items)
-
-    def _keep(self, event: Event) -> None:
-        if not self._discard:
-            self._events.append(event)
-            if self._room is None and len(self._events) >= self._max_events:
-                self._room = asyncio.Event()
-        self._news.tell()
+        self._round_start = len(self._placed())
 
     def _make_room(self) -> None:
         if self._room is not None:
             self._room.set()
             self._room = None
+            self.is_full = False
 
-    def _terminal(self, event: Event) -> None:
-        self.is_over = True
+    def _outcome_of(self, event: Event) -> Response | TurnwireError:
+        """Take a terminal event; return what it makes of the turn."""
+        body: Any = event.message
         if event.arm == "error":
-            message = event.message
-            self.end(rejection_from_body(message.status, message.error))  # type: ignore[attr-defined]  # By arm.
-            return
-        response = event.response
-        assert response is not None  # The other terminal arms all have one.
-        self.response_id = response.id or self.response_id
+            return rejection_from_body(body.status, body.error)
+        response = Response(body.response)
+        self.response_id = body.response.id or self.response_id
         self.has_begun = True
-        if not response.message.output:
+        if not body.response.output:
             # A server may leave it out, as every item was sent before.
-            response.message.output.extend(self.items())
-        if response.message.status == response_pb2.RESPONSE_STATUS_UNSPECIFIED:
-            response.message.status = _STATUS_OF_ARM[event.arm]
-        self._keep(event)
-        self.end(TurnFailed(response) if event.arm == "response_failed" else response)
+            body.response.output.extend(self.items())
+        if body.response.status == response_pb2.RESPONSE_STATUS_UNSPECIFIED:
+            body.response.status = _STATUS_OF_ARM[event.arm]
+        return TurnFailed(response) if event.arm == "response_failed" else response
 
 
 def ghost_of(event_id: str, stream_id: str | None, response_id: str) -> TurnState:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
+from turnwire._event import Event
 from turnwire.errors import TurnwireError
 from turnwire.v1.client_event_pb2 import ClientEvent, ResponseCreate
 from turnwire.v1.models_service_pb2 import ListModelsResult
@@ -17,9 +18,17 @@ from turnwire.v1.responses_service_pb2 import (
     ListInputItemsRequest,
     ListInputItemsResult,
 )
-from turnwire.v1.server_event_pb2 import ServerEvent
 
-__all__ = ["Arrival", "Target", "UnaryCalls", "Wire", "WireName", "WireSettings", "parse_target"]
+__all__ = [
+    "Arrival",
+    "Broken",
+    "Target",
+    "UnaryCalls",
+    "Wire",
+    "WireName",
+    "WireSettings",
+    "parse_target",
+]
 
 WireName: TypeAlias = Literal["grpc", "websocket", "http"]
 
@@ -74,16 +83,15 @@ class WireSettings:
         return headers
 
 
-class Arrival(NamedTuple):
-    """One thing that came in."""
+class Broken(NamedTuple):
+    """Instead of an event: the exchange of one create broke."""
 
-    event: ServerEvent | None
-    size: int
-    """Payload bytes that it took."""
-    event_id: str | None = None
-    """The create that it belongs to, on wires where each create has its own exchange."""
-    failure: TurnwireError | None = None
-    """Instead of an event: the exchange of `event_id` broke."""
+    create_id: str
+    error: TurnwireError
+
+
+Arrival: TypeAlias = Event | Broken
+"""One thing that came in; an event of a type of a later version has no arm."""
 
 
 class UnaryCalls(Protocol):

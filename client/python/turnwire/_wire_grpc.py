@@ -8,11 +8,12 @@ from typing import TypeVar
 
 import grpc
 import grpc.aio
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
+from turnwire._event import Event
 from turnwire._grpc_errors import stream_error, unary_error
 from turnwire._wire import Arrival, Target, WireName, WireSettings
-from turnwire.errors import ConnectionFailed, ConnectionLost, TurnwireError
+from turnwire.errors import ConnectionFailed, ConnectionLost, ProtocolViolation, TurnwireError
 from turnwire.v1.client_event_pb2 import ClientEvent, ResponseCreate
 from turnwire.v1.models_service_pb2 import ListModelsRequest, ListModelsResult
 from turnwire.v1.models_service_pb2_grpc import ModelsServiceStub
@@ -29,7 +30,7 @@ from turnwire.v1.responses_service_pb2 import (
 from turnwire.v1.responses_service_pb2_grpc import ResponsesServiceStub
 from turnwire.v1.server_event_pb2 import ServerEvent, ServerFrame
 
-__all__ = ["CHANNEL_OPTIONS", "GrpcWire", "channel_credentials", "open_grpc"]
+__all__ = ["CHANNEL_OPTIONS", "GrpcWire", "channel_credentials", "open_grpc", "shares"]
 
 CONNECT = "/turnwire.v1.SessionService/Connect"
 HEALTH = "/grpc.health.v1.Health/Check"
@@ -111,13 +112,10 @@ class GrpcWire:
     ) -> None:
         self._channel = channel
         metadata = tuple(settings.all_headers().items())
-        connect = channel.stream_stream(
-            CONNECT,
-            request_serializer=_Outgoing.serialize,
-            response_deserializer=_Incoming,
-        )
+        # Serialized here: grpcio would do so behind two more calls per message.
+        connect: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(CONNECT)
         opening = (*metadata, RESUME_HEADER) if wants_resume else metadata
-        self._call: grpc.aio.StreamStreamCall[_Outgoing, _Incoming] = connect(metadata=opening)
+        self._call = connect(metadata=opening)
         self._health = channel.unary_unary(
             HEALTH, request_serializer=bytes, response_deserializer=bytes
         )
@@ -131,9 +129,9 @@ class GrpcWire:
 
     async def send(self, event: ClientEvent) -> int:
         """Write one message."""
-        outgoing = _Outgoing(event)
+        data = event.SerializeToString()
         try:
-            await self._call.write(outgoing)
+            await self._call.write(data)
         except grpc.aio.AioRpcError as error:
             raise _ended(error) from None
         except asyncio.InvalidStateError:
@@ -143,7 +141,7 @@ class GrpcWire:
             if not _is_cut():
                 raise
             raise ConnectionLost("the stream was cut") from None
-        return outgoing.size
+        return len(data)
 
     async def receive(self) -> Sequence[Arrival]:
         """Read one frame."""
@@ -155,10 +153,16 @@ class GrpcWire:
             if not _is_cut():
                 raise
             raise ConnectionLost("the stream was cut") from None
-        if not isinstance(frame, _Incoming):  # `grpc.aio.EOF`
+        if not isinstance(frame, bytes):  # `grpc.aio.EOF`
             code = await self._call.code()
             raise stream_error(code, await self._call.details(), ())
-        return frame.arrivals
+        try:
+            events = ServerFrame.FromString(frame).events
+        except DecodeError:
+            raise ProtocolViolation("a frame is malformed") from None
+        if len(events) == 1:
+            return (Event(events[0], len(frame)),)
+        return list(map(Event, events, shares(frame, events)))
 
     async def ping(self) -> None:
         """Ask for the server's health, on the stream's own connection; any answer will do."""
@@ -179,35 +183,7 @@ class GrpcWire:
         await self._channel.close()
 
 
-class _Outgoing:
-    """A message that knows its size once it was serialized."""
-
-    __slots__ = ("_event", "size")
-
-    def __init__(self, event: ClientEvent) -> None:
-        self._event = event
-        self.size = 0
-
-    def serialize(self) -> bytes:
-        data = self._event.SerializeToString()
-        self.size = len(data)
-        return data
-
-
-class _Incoming:
-    """The events of a frame with their shares of its size."""
-
-    __slots__ = ("arrivals",)
-
-    def __init__(self, data: bytes) -> None:
-        events = ServerFrame.FromString(data).events
-        if len(events) == 1:
-            self.arrivals = [Arrival(events[0], len(data))]
-            return
-        self.arrivals = list(map(Arrival, events, _shares(data, events)))
-
-
-def _shares(frame: bytes, events: Sequence[ServerEvent]) -> list[int]:
+def shares(frame: bytes, events: Sequence[ServerEvent]) -> list[int]:
     """Return how many bytes of a frame each of its events takes.
 
     They stand in front of each event: `ByteSize` would encode it all again.

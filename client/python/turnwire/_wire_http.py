@@ -13,10 +13,11 @@ from contextlib import suppress
 import aiohttp
 
 from turnwire import _codec
+from turnwire._event import Event
 from turnwire._http_calls import HttpCalls, client_error, open_client
 from turnwire._rejections import error_body, rejection_from_body
 from turnwire._sse import SseParser
-from turnwire._wire import Arrival, Target, WireName, WireSettings
+from turnwire._wire import Arrival, Broken, Target, WireName, WireSettings
 from turnwire.errors import ConnectionLost, ProtocolViolation, TurnwireError
 from turnwire.v1.client_event_pb2 import ClientEvent, ResponseCreate
 from turnwire.v1.error_pb2 import ErrorBody
@@ -254,7 +255,7 @@ class HttpWire:
                         # Maybe only because its server went: not for this wire to say.
                         raise ConnectionLost("the turn failed while nobody followed it")
                 await self._inbox.put(arrival)
-        await self._inbox.put(Arrival(None, parser.unread, exchange.event_id))
+        await self._inbox.put(Event(ServerEvent(), parser.unread, exchange.event_id))
         if is_over:
             return
         if error is None:
@@ -262,13 +263,14 @@ class HttpWire:
         await self._inbox.put(error)
 
     def _arrival(self, exchange: _Exchange, event: ServerEvent | None, size: int) -> Arrival:
-        if event is not None:
-            if exchange.stream_id is not None:
-                event.stream_id = exchange.stream_id
-            if event.WhichOneof("event") == "response_created":
-                exchange.response_id = event.response_created.response.id
-                exchange.is_named.set()
-        return Arrival(event, size, exchange.event_id)
+        if event is None:  # Bytes that are no event of this version.
+            return Event(ServerEvent(), size, exchange.event_id)
+        if exchange.stream_id is not None:
+            event.stream_id = exchange.stream_id
+        if event.WhichOneof("event") == "response_created":
+            exchange.response_id = event.response_created.response.id
+            exchange.is_named.set()
+        return Event(event, size, exchange.event_id)
 
     async def _refuse(
         self, exchange: _Exchange, status: int, body: ErrorBody, size: int = 0
@@ -278,7 +280,7 @@ class HttpWire:
             event_id=exchange.event_id,
             error=SessionError(status=status, error=body),
         )
-        await self._inbox.put(Arrival(event, size, exchange.event_id))
+        await self._inbox.put(Event(event, size, exchange.event_id))
 
     async def _fail(self, exchange: _Exchange, error: TurnwireError) -> None:
         if exchange.key is not None and exchange.response_id is not None:
@@ -288,7 +290,7 @@ class HttpWire:
         if exchange.response_id is not None and exchange.may_be_stored:
             # Whoever sends it again has looked it up before, and wants another response.
             self._keys.pop(exchange.event_id, None)
-        await self._inbox.put(Arrival(None, 0, exchange.event_id, error))
+        await self._inbox.put(Broken(exchange.event_id, error))
 
     async def _cancel(self, event: ClientEvent) -> None:
         exchange = self._find(event)

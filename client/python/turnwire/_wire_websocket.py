@@ -8,13 +8,13 @@ from contextlib import suppress
 
 import aiohttp
 
-from turnwire import _codec
 from turnwire._http_calls import HttpCalls, client_error, open_client
+from turnwire._reading import EventReader
 from turnwire._rejections import rejection, seconds
 from turnwire._wire import Arrival, Target, WireName, WireSettings
+from turnwire._writing import EventWriter
 from turnwire.errors import ConnectionFailed, ConnectionLost, ProtocolViolation, TurnwireError
 from turnwire.v1.client_event_pb2 import ClientEvent
-from turnwire.v1.server_event_pb2 import ServerEvent
 
 __all__ = ["WebSocketWire", "open_websocket"]
 
@@ -84,6 +84,8 @@ class WebSocketWire:
     ) -> None:
         self._client = client
         self._socket = socket
+        self._reader = EventReader()
+        self._writer = EventWriter()
         self._pong = asyncio.Event()
         self.unary = HttpCalls(client, target, settings.unary_timeout_s)
 
@@ -94,7 +96,7 @@ class WebSocketWire:
 
     async def send(self, event: ClientEvent) -> int:
         """Write one text message."""
-        data = _codec.dumps(event)
+        data = self._writer.write(event)
         try:
             # The JSON is UTF-8 already: as bytes in a text frame it is not decoded to be encoded.
             await self._socket.send_frame(data, aiohttp.WSMsgType.TEXT)
@@ -109,12 +111,7 @@ class WebSocketWire:
         if kind is aiohttp.WSMsgType.TEXT:
             text: str = message.data
             size = len(text) if text.isascii() else len(text.encode())
-            try:
-                return (Arrival(_codec.loads(ServerEvent, text), size),)
-            except _codec.DecodeError as error:
-                if error.kind == "value" and error.path == "type":
-                    return (Arrival(None, size),)  # A type of a later version.
-                raise ProtocolViolation(f"an event is malformed at {error.path!r}") from None
+            return (self._reader.read(text, size),)
         if kind is aiohttp.WSMsgType.PONG:
             self._pong.set()
             return ()

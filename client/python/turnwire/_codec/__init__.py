@@ -9,18 +9,23 @@ from __future__ import annotations
 from turnwire._codec.decode import CREDENTIALS, JSON_ONLY, loads, parse
 from turnwire._codec.encode import dumps, to_value
 from turnwire._codec.errors import DecodeError
+from turnwire._codec.quick import UNUSUAL, flat_members, is_flat, quick_decoder
 from turnwire._codec.splice import Settled, Splicer
 from turnwire._codec.verify import verify
 
 __all__ = [
     "CREDENTIALS",
     "JSON_ONLY",
+    "UNUSUAL",
     "DecodeError",
     "Settled",
     "Splicer",
     "dumps",
+    "flat_members",
+    "is_flat",
     "loads",
     "parse",
+    "quick_decoder",
     "to_value",
     "verify",
 ]

@@ -79,7 +79,7 @@ def rejected(error: TurnwireError, headers: dict[str, str] | None = None) -> Ans
 
 def sse(event: Event) -> bytes:
     """Return an event's lines."""
-    return b"event: %b\ndata: %b\n\n" % (event.type.encode(), _codec.dumps(event._event))
+    return b"event: %b\ndata: %b\n\n" % (event.type.encode(), _codec.dumps(event.whole))
 
 
 def error_chunk(error: ResponseRejected) -> bytes:

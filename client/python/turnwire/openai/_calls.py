@@ -97,7 +97,7 @@ class CallStream:
         if not isinstance(frame, ServerFrame):
             self._is_over = True
             return _answers.SSE_DONE
-        events = (Event(event, event.WhichOneof("event") or "") for event in frame.events)
+        events = (Event(event) for event in frame.events)
         return b"".join(map(_answers.sse, events)) or b": \n\n"  # an empty frame is a sign of life
 
     async def aclose(self) -> None:

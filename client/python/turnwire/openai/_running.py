@@ -108,7 +108,7 @@ class Running:
         for event in events:
             if event.arm in _ARMS_WITH_RESPONSE:
                 self._restore(event.message.response)  # type: ignore[attr-defined]  # By arm.
-            event._event.ClearField("stream_id")  # The lane is this side's affair.
+            event.whole.ClearField("stream_id")  # The lane is this side's affair.
         lines = b"".join(map(_answers.sse, events))
         if events[-1].arm in TERMINAL_ARMS:
             # Here, since many a reader closes at this event and never asks for the rest.
