@@ -19,6 +19,7 @@ from turnwire_server.session.items import (
     OpenReasoning,
     OpenReasoningSummary,
     OpenRefusal,
+    continues,
 )
 from turnwire_server.session.lifecycle import (
     RESPONSE_TABLE,
@@ -132,7 +133,7 @@ class ResponseAssembler:
             if isinstance(self._open, OpenCall) and not isinstance(piece, CallDelta | CallEnded):
                 events += self._close(item_pb2.ITEM_STATUS_INCOMPLETE)
                 self._is_cut = True
-            elif self._ends_with_item and not self._continues_item(piece):
+            elif self._ends_with_item and not continues(self._open, piece):
                 events += self._close(item_pb2.ITEM_STATUS_COMPLETED)
                 self.has_dropped = True
             if self._is_cut or self.has_dropped:
@@ -161,18 +162,11 @@ class ResponseAssembler:
         return events
 
     def more_text(self, piece: OutputPiece) -> Delta | None:
-        """Return the only event of a piece that is more text of the message: most tokens.
-
-        None for any other piece; see `add`.
-        """
+        """Return the event of more text of the message (most tokens), None for anything else."""
         item = self._open
-        if (
-            not isinstance(piece, TextDelta)
-            or not isinstance(item, OpenMessage)
-            or self._state is not _OPEN
-        ):
-            return None
-        return self._delta(item, piece.text)
+        if isinstance(piece, TextDelta) and isinstance(item, OpenMessage) and self._state is _OPEN:
+            return self._delta(item, piece.text)
+        return None
 
     def end_after_item(self) -> None:
         """Let no item begin after the one that is open, if any. Idempotent."""
@@ -288,7 +282,8 @@ class ResponseAssembler:
 
         That of an answer which comes with the end follows the terminal event's.
         """
-        event.sequence_number = self._number()
+        event.sequence_number = self._sequence_number
+        self._sequence_number += 1
 
     def fail_instead(self, code: str, message: str) -> Outgoing:
         """Return `response.failed` to be sent in place of the terminal event, which was not."""
@@ -317,34 +312,16 @@ class ResponseAssembler:
     def _move(self, trigger: ResponseTrigger) -> None:
         self._state = next_state(RESPONSE_TABLE, self._state, trigger)
 
-    def _number(self) -> int:
-        number = self._sequence_number
-        self._sequence_number = number + 1
-        return number
-
     def _event(self) -> ServerEvent:
         event = ServerEvent()
-        # Member by member, and not by `_number()`: ten of them are made per turn.
-        number = event.sequence_number = self._sequence_number
-        self._sequence_number = number + 1
+        event.sequence_number = self._sequence_number
+        self._sequence_number += 1
         if self._stream_id is not None:
             event.stream_id = self._stream_id
         return event
 
     def _next_index(self) -> int:
         return len(self.response.output) + (self._open is not None)
-
-    def _continues_item(self, piece: OutputPiece) -> bool:
-        """Whether a piece is of the item that is open; pieces of a call always are."""
-        match piece:
-            case TextDelta():
-                return isinstance(self._open, OpenMessage)
-            case ReasoningDelta():
-                return isinstance(self._open, OpenReasoning)
-            case CallStarted():
-                return False
-            case _:
-                return True
 
     def _open_call(self) -> OpenCall:
         if not isinstance(self._open, OpenCall):
@@ -354,7 +331,7 @@ class ResponseAssembler:
     def _delta(self, item: OpenItem, text: str) -> Delta:
         item.texts.append(text)
         assert item.part is not None  # set when the item was opened
-        number = self._sequence_number  # not `_number()`: this is for every token
+        number = self._sequence_number
         self._sequence_number = number + 1
         return Delta(item.part, number, text)
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from turnwire.v1 import content_pb2, item_pb2, server_event_pb2
 from turnwire_server.session.events import DeltaKind, Part
-from turnwire_server.session.output import CallStarted
+from turnwire_server.session.output import CallStarted, OutputPiece, ReasoningDelta, TextDelta
 
 __all__ = [
     "OpenCall",
@@ -20,6 +20,7 @@ __all__ = [
     "OpenReasoning",
     "OpenReasoningSummary",
     "OpenRefusal",
+    "continues",
 ]
 
 ServerEvent = server_event_pb2.ServerEvent
@@ -214,3 +215,16 @@ class OpenCall(_Base):
             done = event.response_function_call_arguments_done
             done.item_id, done.output_index, done.arguments = self.id, self.output_index, text
             done.name = self._started.name
+
+
+def continues(item: OpenItem | None, piece: OutputPiece) -> bool:
+    """Return whether a piece is of the item that is open; pieces of a call always are."""
+    match piece:
+        case TextDelta():
+            return isinstance(item, OpenMessage)
+        case ReasoningDelta():
+            return isinstance(item, OpenReasoning)
+        case CallStarted():
+            return False
+        case _:
+            return True

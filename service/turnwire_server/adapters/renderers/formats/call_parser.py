@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 from turnwire_server.adapters.renderers.formats.markers import (
     FENCE,
-    MarkerPlace,
     closing_markup,
     find_marker,
     first_characters,
@@ -89,10 +88,11 @@ class CallParser:
         """A rejected object's closing marker may still come."""
         self._bare_allowed = self._fence_allowed = self._lenient
         self._firsts: re.Pattern[str] | None = None
-        """Finds what `_markers` begin with; None when they may have changed."""
+        """Finds what `_markers` begin with; None when there may be more of them."""
         self._in_list = False
         self._body: CallBody | None = None
-        self._done = False
+        self.done = False
+        """Whether nothing more can come out: the one call allowed is complete."""
         self._fed = 0
         self.ending: tuple[int, bool] | None = None
         """Where the one call allowed ends, with the markup that closes it, and whether it has it:
@@ -107,11 +107,6 @@ class CallParser:
     def reasoning_spans(self) -> list[tuple[int, int]]:
         """Where reasoning stands in the text so far, `opening` included: ascending."""
         return self._speech.reasoning_spans
-
-    @property
-    def done(self) -> bool:
-        """True when nothing more can come out: the one call allowed is complete."""
-        return self._done
 
     def feed(self, text: str) -> Sequence[OutputPiece]:
         """Return what `text` adds, adjacent deltas merged."""
@@ -130,7 +125,7 @@ class CallParser:
         """
         out, self._early = self._early, []
         pending, self._pending = self._pending, ""
-        if self._done:
+        if self.done:
             return out
         if self._state is State.TEXT:
             self._speech.say(pending, out)
@@ -147,9 +142,9 @@ class CallParser:
         out, self._early = self._early, []
         self._pending += text
         self._fed += len(text)
-        while not self._done and self._pending and self._step(out):
+        while not self.done and self._pending and self._step(out):
             pass
-        if self._done and self.ending is None:
+        if self.done and self.ending is None:
             self._close()
         return out
 
@@ -182,7 +177,7 @@ class CallParser:
                 self._pending = body
                 self._enter(Marker.BARE, pending[: len(pending) - len(body)])
                 return True
-        limit, end, found = self._find_marker(pending)
+        limit, end, found = find_marker(pending, *self._markers(), is_fresh=self._speech.is_fresh)
         said = pending[:limit].rstrip()
         self._speech.say(said, out)
         if not found:
@@ -194,8 +189,7 @@ class CallParser:
             self._state = State.REASONING
             self._speech.begin_reasoning()
         elif marker == self._syntax.closer:
-            self._drop_closer = False
-            self._firsts = None
+            self._drop_closer = False  # `_firsts` may go on to find it, which is only slower
         elif marker == FUNCTION_OPEN:
             self._pending = pending[limit:]
             self._enter(Marker.TAG, pending[len(said) : limit])
@@ -206,7 +200,7 @@ class CallParser:
 
     def _is_mere_text(self, text: str) -> bool:
         """Return whether `text` is said as it is, amid a message: most tokens are."""
-        if self._state is not _TEXT or self._done or self._early or self._speech.is_fresh:
+        if self._state is not _TEXT or self.done or self._early or self._speech.is_fresh:
             return False
         if not text or text[-1].isspace():  # what follows decides about white space
             return False
@@ -224,9 +218,6 @@ class CallParser:
         markers = self._openers if self._think is None else (*self._openers, self._think.opener)
         return any(body.startswith(marker) or marker.startswith(body) for marker in markers)
 
-    def _find_marker(self, text: str) -> MarkerPlace:
-        return find_marker(text, *self._markers(), is_fresh=self._speech.is_fresh)
-
     # Calls.
 
     def _enter(self, marker: Marker, raw: str) -> None:
@@ -238,8 +229,7 @@ class CallParser:
         self._body = None
         self._bare_allowed = False
         if marker is Marker.FENCE:
-            self._fence_allowed = False
-            self._firsts = None
+            self._fence_allowed = False  # `_firsts` may go on to find it, which is only slower
 
     def _begin_body(self, out: list[OutputPiece]) -> bool:
         body = self._pending.lstrip()
@@ -313,7 +303,7 @@ class CallParser:
                 self._reject(out)
             case Outcome.ENDED:
                 self._state = State.BETWEEN
-                self._done = not self._parallel and isinstance(out[-1], CallEnded)
+                self.done = not self._parallel and isinstance(out[-1], CallEnded)
                 self._settle()
             case Outcome.BROKEN:
                 self._state = State.SKIP
