@@ -29,8 +29,11 @@ async def test_a_quiet_server_compresses_what_rests_and_gives_memory_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     services, clock, host, given = make_sim_services(), ManualClock(), _Host(), []
+    emptied: list[int] = []
     services.clock, services.resting = clock, RestingSessions(clock)
     services.resting.note(host)
+    monkeypatch.setattr(type(services), "connection_count", 7)
+    monkeypatch.setattr(process, "EmptyCaches", lambda count: lambda: emptied.append(count()))
     monkeypatch.setattr(process, "find_trim", lambda: lambda: given.append(clock.monotonic()))
     monkeypatch.setattr(process, "_worked", lambda: 0.0)
     tidying = asyncio.create_task(process._tidy(services))
@@ -40,6 +43,7 @@ async def test_a_quiet_server_compresses_what_rests_and_gives_memory_back(
     await asyncio.gather(tidying, return_exceptions=True)
     assert host.session.rested
     assert len(given) == 1
+    assert emptied == [7]
 
 
 async def test_where_memory_cannot_be_given_back_sessions_rest_all_the_same(

@@ -23,7 +23,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Final
 
-from turnwire_server.adapters.allocator import find_trim
+from turnwire_server.adapters.allocator import EmptyCaches, find_trim
 from turnwire_server.app import Server, StartFailure, make_services
 from turnwire_server.config import Config
 from turnwire_server.reloading import Reloading
@@ -124,8 +124,14 @@ _worked = time.process_time
 
 async def _tidy(services: Services) -> None:
     """Take less memory when there is little to do, until cancelled."""
-    resting, trim = services.resting, find_trim()
-    tidying = Tidying(services.clock, _worked, resting.rest_one, trim or _ignore)
+    empty_caches = EmptyCaches(lambda: services.connection_count)
+    trim = find_trim() or _ignore
+
+    def give_back() -> None:
+        empty_caches()
+        trim()
+
+    tidying = Tidying(services.clock, _worked, services.resting.rest_one, give_back)
     await tidying.run()
 
 

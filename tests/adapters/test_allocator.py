@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import sys
 from types import SimpleNamespace
 
 import pytest
 
-from turnwire_server.adapters.allocator import find_trim
+from turnwire_server.adapters.allocator import EmptyCaches, find_trim
 
 
 def test_freed_memory_can_be_given_back_where_the_c_library_has_a_call_for_it(
@@ -32,3 +33,32 @@ def test_elsewhere_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_trim() is None
     monkeypatch.setattr(sys, "platform", "darwin")
     assert find_trim() is None
+
+
+def test_caches_are_emptied_once_when_fewer_than_a_quarter_of_the_sessions_are_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    emptied: list[str] = []
+    monkeypatch.setattr(gc, "collect", lambda: emptied.append("free lists"))
+    monkeypatch.setattr(sys, "_clear_type_cache", lambda: emptied.append("methods"), raising=False)
+    counts = iter((0, 4, 8, 2, 1, 1, 3, 2, 1, 0))
+    empty_caches = EmptyCaches(lambda: next(counts))
+    done = []
+    for _ in range(10):
+        empty_caches()
+        done.append(len(emptied))
+    assert done == [0, 0, 0, 0, 2, 2, 2, 2, 2, 4]
+    assert emptied == ["free lists", "methods"] * 2
+
+
+def test_free_lists_alone_are_emptied_where_python_does_not_forget_methods(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    emptied: list[str] = []
+    monkeypatch.setattr(gc, "collect", lambda: emptied.append("free lists"))
+    monkeypatch.delattr(sys, "_clear_type_cache", raising=False)
+    counts = iter((1, 0))
+    empty_caches = EmptyCaches(lambda: next(counts))
+    empty_caches()
+    empty_caches()
+    assert emptied == ["free lists"]

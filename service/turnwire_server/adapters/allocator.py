@@ -1,12 +1,43 @@
-"""The C library's allocator: what it holds of freed memory, and how to have it given back."""
+"""What allocators hold of freed memory, and how to have it given back."""
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import sys
 from collections.abc import Callable
 
-__all__ = ["find_trim"]
+__all__ = ["EmptyCaches", "find_trim"]
+
+
+class EmptyCaches:
+    """Frees what Python itself keeps for later, once most of what was served is gone.
+
+    That is the free lists of its types, some thousand blocks, and up to 512 copies of each name
+    that a C extension looks up by its text, in the cache of methods. They lie amid the memory of
+    all the sessions there were, so that little of that can be given back.
+    """
+
+    def __init__(self, count: Callable[[], int]) -> None:
+        """Make it; `count` returns how many sessions are served."""
+        self._count = count
+        self._most = 0
+        """How many there were since it emptied them last, as far as it saw."""
+
+    def __call__(self) -> None:
+        """Empty them if fewer than a quarter is left.
+
+        Only a full collection does it, and that looks at all who are left: so each of them is
+        paid for by three that are gone.
+        """
+        count = self._count()
+        self._most = max(self._most, count)
+        if 4 * count >= self._most:
+            return
+        self._most = count
+        gc.collect()
+        if hasattr(sys, "_clear_type_cache"):
+            sys._clear_type_cache()
 
 
 def find_trim() -> Callable[[], None] | None:
