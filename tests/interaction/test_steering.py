@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -25,6 +26,8 @@ from interaction.scripts import SHELL, said, script, user
 from turnwire.v1.server_event_pb2 import ServerEvent
 from turnwire_server.adapters.engines.sim import SimSettings
 from turnwire_server.adapters.renderers.sim_tokens import sim_tokens
+from turnwire_server.adapters.stores.memory import MemoryResponseStore, MemoryStoreSettings
+from turnwire_server.ports.store import StoredResponse
 from turnwire_server.session.settings import SessionSettings
 
 STEP = SimSettings(step_tokens=1)
@@ -501,6 +504,39 @@ async def test_steers_that_leave_no_room_to_answer_are_given_back(connect: Conne
     # The target is still the lane's newest response.
     child = await peer.turn(input="on", previous_response_id=target, metadata=said("fine"))
     assert text_of(response_of(child)) == "fine"
+
+
+@requirement("steer.not_applied")
+async def test_a_steer_that_comes_while_the_response_is_kept_is_answered_behind_its_end(
+    connect: Connect,
+) -> None:
+    is_kept, may_go_on = asyncio.Event(), asyncio.Event()
+
+    class SlowStore(MemoryResponseStore):
+        async def put(self, record: StoredResponse) -> None:
+            is_kept.set()
+            await may_go_on.wait()
+            await super().put(record)
+
+    connect.parts.store = SlowStore(MemoryStoreSettings(), wall=lambda: 0)
+    connect.parts.sim = STEP
+    peer = await connect()
+    stack = await connect.start()
+    hold = stack.engine.hold("talk", after_steps=2)
+    await peer.create(input="talk", metadata=said("answer"))
+    target = await stack.engine.held(hold)
+    stack.engine.release(hold)
+    async with asyncio.timeout(20):
+        await is_kept.wait()
+    ((host, _),) = stack.services.running.values()
+    await steer(peer, target, "more")
+    await until(lambda: target in host._held)
+    may_go_on.set()
+    ended = await peer.finish()
+    assert [one.sequence_number for one in ended] == list(range(len(ended)))
+    answer = await peer.receive()
+    assert steer_of(answer)["previous_response_id"] == target
+    assert answer.sequence_number == ended[-1].sequence_number + 1
 
 
 # Rollouts.

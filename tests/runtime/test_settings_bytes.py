@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from google.protobuf.descriptor import FieldDescriptor
+
 from turnwire.v1.client_event_pb2 import ClientEvent, Input, ResponseCreate, ResponseProcessed
+from turnwire.v1.content_pb2 import Logprob
 from turnwire.v1.response_pb2 import ReasoningConfig
 from turnwire.v1.tool_pb2 import FunctionTool, Tool
-from turnwire_server.runtime.settings_bytes import sent_settings, settings_of
+from turnwire_server.runtime.settings_bytes import _as_bytes, sent_settings, settings_of
 
 OWN = ResponseCreate(input=Input(text="Hi"), instructions="Be brief.", user="somebody")
 MODEL = ResponseCreate(model="sim", temperature=0.5, store=False)
@@ -59,3 +62,9 @@ def test_a_create_in_several_parts_has_no_settings_of_its_own() -> None:
     assert sent_settings(one) is not None
     for event in (one + other, one + processed + one, processed, b""):
         assert sent_settings(event) is None
+
+
+def test_a_setting_of_several_numbers_would_keep_them_all() -> None:
+    """There is none yet; of one that is not marked as such only the last number would count."""
+    own = _as_bytes(Logprob.DESCRIPTOR.fields_by_name["bytes"])
+    assert (own.type, own.label) == (FieldDescriptor.TYPE_UINT32, FieldDescriptor.LABEL_REPEATED)

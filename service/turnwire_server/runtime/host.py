@@ -73,6 +73,8 @@ class SessionHost:
         self._is_persistent = is_persistent
         self._outlet: Outlet | None = outlet
         self._events: EventLog | None = None
+        self._held: dict[str, list[ServerEvent]] = {}
+        """Answers that wait for the terminal event of a response, see `_answer`."""
         self.leave: Callable[[Rejection], None] | None = None
         """Tells its connection that it must go, and why; None when there is none."""
         self.on_progress: Callable[[], None] | None = None
@@ -218,8 +220,9 @@ class SessionHost:
             if self._events is not None:
                 self._events.answered(turn.lane)
             self._runs[turn.response_id].wake()
-        for event in self.session.events_to_send():
-            self._send(event, self._number(event, ended))
+        held = () if ended is None else self._held.pop(ended.turn.response_id, ())
+        for event in (*held, *self.session.events_to_send()):
+            self._answer(event, ended)
         for turn in self.session.turns_to_start():
             self._start(turn)
         if self.on_progress is not None:
@@ -257,14 +260,23 @@ class SessionHost:
         if self._outlet is not None:
             await self._outlet.drain()
 
-    def _number(self, event: ServerEvent, ended: TurnRun | None) -> str | None:
-        """Give the answer to a steer or an inject a number of its target's sequence.
+    def _answer(self, event: ServerEvent, ended: TurnRun | None) -> None:
+        """Send an event of the session, numbered if it answers a steer or an inject in time.
 
-        That of an answer which comes later than the target's end stays 0.
-
-        Returns:
-            The target's response, None for an event that has no place in a sequence.
+        One that comes between the making of the target's terminal event and its sending, for which
+        the store is waited for, is sent behind it. The number of one that comes later stays 0.
         """
+        run = self._target(event, ended)
+        if run is None or not run.has_begun:
+            self._send(event, None)
+        elif run.is_over or run.assembler.is_open:
+            run.assembler.number(event)
+            self._send(event, run.turn.response_id)
+        else:
+            self._held.setdefault(run.turn.response_id, []).append(event)
+
+    def _target(self, event: ServerEvent, ended: TurnRun | None) -> TurnRun | None:
+        """Return the run that an event answers a steer or an inject to, None without one."""
         arm = event.WhichOneof("event") or ""
         if arm in _STEERS:
             target_id: str = getattr(event, arm).steer.previous_response_id
@@ -275,10 +287,7 @@ class SessionHost:
         run = self._runs.get(target_id)
         if run is None and ended is not None and ended.turn.response_id == target_id:
             run = ended
-        if run is None or not run.has_begun:
-            return None
-        run.assembler.number(event)
-        return target_id
+        return run
 
     def _start(self, turn: Turn) -> None:
         outlet = self._outlet

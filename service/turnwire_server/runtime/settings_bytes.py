@@ -90,7 +90,7 @@ def _as_bytes(member: FieldDescriptor) -> descriptor_pb2.FieldDescriptorProto:
         own.type, own.label = own.TYPE_BYTES, own.LABEL_REPEATED
     else:
         own.type = cast(descriptor_pb2.FieldDescriptorProto.Type.ValueType, member.type)
-        own.label = own.LABEL_OPTIONAL
+        own.label = own.LABEL_REPEATED if member.is_repeated else own.LABEL_OPTIONAL
     return own
 
 

@@ -218,7 +218,7 @@ class Session:
     def end_turn(
         self, turn: Turn, outcome: CachedResponse | None, answer: ServerEvent | None = None
     ) -> None:
-        """Take back a turn that the driver ran, before its terminal event is sent.
+        """Take back a turn that the driver ran, with its terminal event.
 
         Args:
             turn: A turn from `turns_to_start`.

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 
 from harness.clock import ManualClock
+from turnwire_server.adapters.clock import SystemClock
 from turnwire_server.adapters.engines.sim import SimEngine, SimGeneration, SimSettings
 from turnwire_server.adapters.engines.sim_agent import AgentSettings
 from turnwire_server.adapters.renderers.sim_chatml import SimRenderer
@@ -658,3 +661,17 @@ async def test_an_answer_is_the_same_again_however_long_it_was_made_before(
     words = sim_tokens().vocabulary.decode(long[:-1])
     assert " and then a tool answers when it is asked" in words
     assert words.count("what was sent before is not sent again and then a tool") >= 2
+
+
+async def test_a_generation_that_is_over_is_no_cycle() -> None:
+    made = SimEngine(SimSettings(tokens_per_second=1_000.0), SystemClock())
+    await made.start()
+    generation = made.generate(request(script={"tokens": 3}))
+    await run(generation)
+    gone = weakref.ref(generation)
+    gc.disable()
+    try:
+        del generation
+        assert gone() is None
+    finally:
+        gc.enable()

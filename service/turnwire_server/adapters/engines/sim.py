@@ -286,6 +286,7 @@ class SimGeneration:
         self, finish: FinishReason, ids: Sequence[int] = (), *, cached_tokens: int | None = None
     ) -> EngineStep:
         self._over = True
+        self._timer = None  # a timer of asyncio's own loop keeps its callback: a cycle
         if self._match is not None and self._output is not None:
             sampled = self._output.ids[: self._sent]
             self._prefixes.generated(self._match, self._request.ids, sampled)
