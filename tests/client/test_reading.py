@@ -97,7 +97,7 @@ def test_settings_that_are_known_are_not_read_again(monkeypatch: pytest.MonkeyPa
     for text in turn(1, [TOOL]):
         read(reader, text)
     expected = [_codec.loads(ServerEvent, text) for text in turn(2, [TOOL])]
-    monkeypatch.setattr(_codec, "loads", None)
+    monkeypatch.setattr(EventReader, "_learn", None)
     assert [reader.read(text, 0).whole for text in turn(2, [TOOL])] == expected
 
 
@@ -135,8 +135,13 @@ def test_a_response_that_changed_since_it_was_created_is_read_anew() -> None:
         read(reader, told("response.in_progress", 2, body))
         read(reader, told("response.created", 0, body)[:-1] + ',"stream_id":"b"}')
         read(reader, told("response.in_progress", 1, body)[:-1] + ',"stream_id":"b"}')
-        read(reader, told("response.created", 0, body)[:-1] + ',"later":1}')
-        assert reader._created is None
+        for last in ('"later":1', '"type":"response.created"'):
+            read(reader, told("response.created", 0, body)[:-1] + f",{last}}}")
+            assert reader._created is None
+            read(reader, told("response.in_progress", 1, body)[:-1] + f",{last}}}")
+        read(reader, told("response.created", 2**32 - 1, body))
+        with pytest.raises(ProtocolViolation):
+            reader.read(told("response.in_progress", 2**32, body), 0)
 
 
 def test_known_text_elsewhere_is_no_setting() -> None:
@@ -161,6 +166,14 @@ def test_known_text_elsewhere_is_no_setting() -> None:
         for before in turn(1, [TOOL]):
             read(reader, before)
         read(reader, text)
+
+
+def test_a_number_that_goes_on_is_another_one() -> None:
+    first = told("response.completed", 1, response(1, [TOOL], top_p=1))
+    for more in ("0", ".5", "e2", ".0e1"):
+        reader = EventReader()
+        for text in (first, first.replace('"top_p":1', f'"top_p":1{more}'), first):
+            read(reader, text)
 
 
 @pytest.mark.parametrize("cut", [1, 30, 120, 250, 400])

@@ -74,14 +74,17 @@ class EventReader:
                 return event
         try:
             value = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            raise ProtocolViolation("an event is malformed at ''") from None
+        try:
             flat = _FLAT.get(value["type"])
             if flat is not None and _codec.is_flat(value, flat[1]):
                 return _flat(flat[0], value, size)
             return _late(_decode(value), size)
-        except (orjson.JSONDecodeError, *_codec.UNUSUAL):
-            pass  # The codec knows how to read it, or what is wrong with it.
+        except _codec.UNUSUAL:
+            pass  # `parse` knows how to read it, or what is wrong with it.
         try:
-            event = Event(_codec.loads(ServerEvent, text), size)
+            event = Event(_parse(value), size)
         except _codec.DecodeError as error:
             if error.kind == "value" and error.path == "type":
                 return Event(ServerEvent(), size)
@@ -96,12 +99,13 @@ class EventReader:
         at = text.find(known.first)
         if at < 0 or not text.startswith(known.text, at):
             return None
-        rest = f'{text[:at]}"{_STAND_IN}":0{text[at + len(known.text) :]}'
+        # Nothing can follow text in JSON, as digits can follow the end of a number.
+        rest = f'{text[:at]}"{_STAND_IN}":""{text[at + len(known.text) :]}'
         try:
             value = orjson.loads(rest)
             response = value["response"]
             # What was cut out were members of the response, and all of those names.
-            if response.pop(_STAND_IN) != 0 or not known.names.isdisjoint(response):
+            if response.pop(_STAND_IN) != "" or not known.names.isdisjoint(response):
                 return None
             arguments = _decode(value)
         except (orjson.JSONDecodeError, *_codec.UNUSUAL):
@@ -132,11 +136,12 @@ class EventReader:
 
     def _note(self, text: str, value: dict[str, Any], event: Event) -> None:
         """Remember a response that was created: the next event says the same of it."""
-        if event.arm == "response_created":
+        # The response ends it: no member of the head comes again behind it.
+        if event.arm == "response_created" and event.number == 0 and text.endswith("}}"):
             head = {name: content for name, content in value.items() if name in _HEAD}
             start = _start(head)
-            if len(head) + 1 == len(value) and event.number >= 0 and text.startswith(start):
-                head |= {"type": _RUNNING, "sequence_number": event.number + 1}
+            if len(head) + 1 == len(value) and text.startswith(start):
+                head |= {"type": _RUNNING, "sequence_number": 1}
                 self._created = _start(head) + text[len(start) :], event
 
 

@@ -83,12 +83,10 @@ class Turn:
     async def __anext__(self) -> Event:
         state = self._state
         while not state.events:
+            if isinstance(state.outcome, TurnwireError):
+                raise state.outcome
             if state.outcome is not None:
-                raise (
-                    state.outcome
-                    if isinstance(state.outcome, TurnwireError)
-                    else StopAsyncIteration
-                )
+                raise StopAsyncIteration
             await state.news.wait()
         # One call less for nearly all events.
         return state.take() if state.is_full else state.events.popleft()

@@ -40,7 +40,7 @@ class _Unusual(Exception):
     """It is for `parse`."""
 
 
-UNUSUAL = (_Unusual, LookupError, TypeError, AttributeError, RecursionError, orjson.JSONEncodeError)
+UNUSUAL = (_Unusual, LookupError, TypeError, AttributeError, RecursionError)
 """What a quick decoder raises at a value that has anything unusual, or wrong, or tools."""
 
 
