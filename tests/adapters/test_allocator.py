@@ -41,13 +41,13 @@ def test_caches_are_emptied_once_when_fewer_than_a_quarter_of_the_sessions_are_l
     emptied: list[str] = []
     monkeypatch.setattr(gc, "collect", lambda: emptied.append("free lists"))
     monkeypatch.setattr(sys, "_clear_type_cache", lambda: emptied.append("methods"), raising=False)
-    counts = iter((0, 4, 8, 2, 1, 1, 3, 2, 1, 0))
+    counts = iter((0, 99, 0, 400, 800, 200, 199, 100, 300, 200, 99, 74, 0))
     empty_caches = EmptyCaches(lambda: next(counts))
     done = []
-    for _ in range(10):
+    for _ in range(13):
         empty_caches()
         done.append(len(emptied))
-    assert done == [0, 0, 0, 0, 2, 2, 2, 2, 2, 4]
+    assert done == [0, 0, 0, 0, 0, 0, 2, 2, 2, 2, 2, 4, 4]
     assert emptied == ["free lists", "methods"] * 2
 
 
@@ -57,7 +57,7 @@ def test_free_lists_alone_are_emptied_where_python_does_not_forget_methods(
     emptied: list[str] = []
     monkeypatch.setattr(gc, "collect", lambda: emptied.append("free lists"))
     monkeypatch.delattr(sys, "_clear_type_cache", raising=False)
-    counts = iter((1, 0))
+    counts = iter((100, 0))
     empty_caches = EmptyCaches(lambda: next(counts))
     empty_caches()
     empty_caches()

@@ -9,6 +9,9 @@ from collections.abc import Callable
 
 __all__ = ["EmptyCaches", "find_trim"]
 
+_FEW = 100
+"""Fewer sessions leave too little behind: who comes next would find caches cold for nothing."""
+
 
 class EmptyCaches:
     """Frees what Python itself keeps for later, once most of what was served is gone.
@@ -25,14 +28,14 @@ class EmptyCaches:
         """How many there were since it emptied them last, as far as it saw."""
 
     def __call__(self) -> None:
-        """Empty them if fewer than a quarter is left.
+        """Empty them if fewer than a quarter of many is left.
 
         Only a full collection does it, and that looks at all who are left: so each of them is
         paid for by three that are gone.
         """
         count = self._count()
         self._most = max(self._most, count)
-        if 4 * count >= self._most:
+        if self._most < _FEW or 4 * count >= self._most:
             return
         self._most = count
         gc.collect()
