@@ -4,10 +4,10 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.messages import messages
+from harness.messages import examples, messages
 from turnwire import _codec
 from turnwire._reading import EventReader
 from turnwire.errors import ProtocolViolation
@@ -71,13 +71,7 @@ def read(reader: EventReader, text: str) -> ServerEvent:
 
 
 @given(st.data())
-@settings(
-    max_examples=30,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
+@examples(30)
 def test_events_are_read_as_the_codec_reads_them(data: st.DataObject) -> None:
     reader = EventReader()
     for message in data.draw(st.lists(messages(ServerEvent), max_size=5)):

@@ -4,10 +4,10 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.messages import messages
+from harness.messages import examples, messages
 from turnwire import _codec
 from turnwire._writing import EventWriter
 from turnwire.v1.client_event_pb2 import ClientEvent
@@ -31,13 +31,7 @@ def write(writer: EventWriter, event: ClientEvent) -> None:
 
 
 @given(st.data())
-@settings(
-    max_examples=30,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
+@examples(30)
 def test_events_are_written_as_the_codec_writes_them(data: st.DataObject) -> None:
     writer = EventWriter()
     for event in data.draw(st.lists(messages(ClientEvent), min_size=1, max_size=4)):

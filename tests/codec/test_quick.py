@@ -7,21 +7,15 @@ from typing import Any
 import orjson
 import pytest
 from google.protobuf.message import Message
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.messages import message_types, messages
+from harness.messages import examples, message_types, messages
 from turnwire._codec import UNUSUAL, DecodeError, dumps, flat_members, is_flat, parse, quick_decoder
 from turnwire.v1.server_event_pb2 import ResponseOutputTextDelta, ServerEvent
 
 ODD: list[Any] = [None, True, -1, 2**32, 0, 1.5, "", "x", [], [1], ["x"], [None], {}, {"type": "x"}]
-RARE = settings(
-    max_examples=4,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
+RARE = examples(4)
 
 
 def quick(message_type: type[Message], value: Any) -> Message | None:

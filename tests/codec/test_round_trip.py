@@ -5,10 +5,10 @@ from __future__ import annotations
 import orjson
 import pytest
 from google.protobuf.message import Message
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.messages import message_types, messages
+from harness.messages import examples, message_types, messages
 from turnwire._codec import dumps, loads, parse, to_value, verify
 from turnwire.v1 import client_event_pb2, item_pb2, server_event_pb2, tool_pb2
 
@@ -22,13 +22,7 @@ RICH = (
 
 @pytest.mark.parametrize("message_type", message_types(), ids=lambda t: t.DESCRIPTOR.name)
 def test_a_message_comes_back_from_its_json_the_same(message_type: type[Message]) -> None:
-    @settings(
-        max_examples=60 if message_type in RICH else 5,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
+    @examples(60 if message_type in RICH else 5)
     @given(st.data())
     def check(data: st.DataObject) -> None:
         message = data.draw(messages(message_type))

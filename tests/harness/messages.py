@@ -9,6 +9,7 @@ import orjson
 from google.protobuf import message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from turnwire._codec import options
@@ -26,7 +27,22 @@ from turnwire.v1 import (
     tool_pb2,
 )
 
-__all__ = ["FILES", "descriptors", "message_types", "messages"]
+__all__ = ["FILES", "descriptors", "examples", "message_types", "messages"]
+
+
+def examples(count: int) -> settings:
+    """Return the settings of a test with `count` examples, the same in each run.
+
+    Health checks judge the machine's speed: none of them.
+    """
+    return settings(
+        max_examples=count,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+
 
 FILES = (
     client_event_pb2,

@@ -15,7 +15,9 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from turnwire._codec import options
+from turnwire._codec.compiling import compiled_once
 from turnwire._codec.errors import DecodeError, quoted, wrong_type
+from turnwire._codec.options import MAX_SECONDS, MAX_UINT32
 from turnwire.v1 import annotations_pb2, tool_pb2
 
 __all__ = ["CREDENTIALS", "JSON_ONLY", "Decode", "loads", "parse"]
@@ -25,8 +27,6 @@ Decode = Callable[[Any], Any]
 
 AnyMessage = TypeVar("AnyMessage", bound=Message)
 
-_MAX_UINT32 = 2**32 - 1
-_MAX_SECONDS = 253_402_300_799  # The end of year 9999, where protobuf's timestamps end.
 _MAX_KEY_CHARS = 64
 
 _TOOL = options.descriptor_of(tool_pb2.Tool).full_name
@@ -36,9 +36,6 @@ JSON_ONLY = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 JSON_ONLY |= orjson.OPT_PASSTHROUGH_SUBCLASS
 """What no JSON parser returns is refused, but enums, UUIDs and NaN: they pass for their JSON."""
 CREDENTIALS = b'"mcp"'  # In the JSON of all tools that bring some; those are not remembered.
-
-_compiled: dict[tuple[Descriptor, bool], Decode] = {}
-_compiling: set[tuple[Descriptor, bool]] = set()
 
 
 def loads(message_type: type[AnyMessage], data: bytes | str) -> AnyMessage:
@@ -79,35 +76,20 @@ def parse(message_type: type[AnyMessage], value: object) -> AnyMessage:
         DecodeError: `value` is not the public JSON of such a message.
     """
     try:
-        arguments = _decoder(options.descriptor_of(message_type), in_union=False)(value)
+        arguments = _decoder(options.descriptor_of(message_type), False)(value)
     except RecursionError:
         raise DecodeError("json", "is nested too deep") from None
     return message_type(**arguments)
 
 
-def _decoder(descriptor: Descriptor, *, in_union: bool) -> Decode:
-    """Return the decoder of a message type, compiled at its first use.
+@compiled_once
+def _decoder(descriptor: Descriptor, in_union: bool) -> Decode:
+    """Return the decoder of a message type.
 
     Args:
         descriptor: The message type.
         in_union: Whether the object has a `type` beside the message's own members.
     """
-    key = (descriptor, in_union)
-    decode = _compiled.get(key)
-    if decode is not None:
-        return decode
-    if key in _compiling:  # A type inside itself, such as the tools of a namespace.
-        return lambda value: _compiled[key](value)
-    _compiling.add(key)
-    try:
-        decode = _compile(descriptor, in_union)
-    finally:
-        _compiling.discard(key)
-    _compiled[key] = decode
-    return decode
-
-
-def _compile(descriptor: Descriptor, in_union: bool) -> Decode:
     if descriptor.full_name == options.TIMESTAMP:
         return _timestamp
     shape = options.shape(descriptor)
@@ -170,7 +152,7 @@ def _element(field: FieldDescriptor) -> Decode:
     if options.is_enum(field):
         return _enum(field)
     if field.message_type is not None:
-        return _decoder(field.message_type, in_union=bool(options.public_type(field)))
+        return _decoder(field.message_type, bool(options.public_type(field)))
     return _SCALARS[field.type]
 
 
@@ -271,7 +253,7 @@ def _union(descriptor: Descriptor) -> Decode:
 def _list(descriptor: Descriptor) -> Decode:
     field = options.only_field(descriptor)
     name = field.name
-    elements = _each(_decoder(options.message_type_of(field), in_union=False))
+    elements = _each(_decoder(options.message_type_of(field), False))
     return lambda value: {name: elements(value)}
 
 
@@ -280,7 +262,7 @@ def _envelope(descriptor: Descriptor) -> Decode:
     arms: dict[str, tuple[str, Decode]] = {
         options.public_type(field): (
             field.name,
-            _decoder(options.message_type_of(field), in_union=True),
+            _decoder(options.message_type_of(field), True),
         )
         for field in fields
     }
@@ -333,8 +315,8 @@ def _boolean(value: Any) -> bool:
 def _uint32(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise wrong_type("an integer", value)
-    if not 0 <= value <= _MAX_UINT32:
-        raise DecodeError("value", f"is not an integer from 0 to {_MAX_UINT32}")
+    if not 0 <= value <= MAX_UINT32:
+        raise DecodeError("value", f"is not an integer from 0 to {MAX_UINT32}")
     return value
 
 
@@ -352,7 +334,7 @@ def _double(value: Any) -> float:
 
 def _timestamp(value: Any) -> dict[str, int]:
     seconds = _double(value)
-    if not 0 <= seconds <= _MAX_SECONDS:
+    if not 0 <= seconds <= MAX_SECONDS:
         raise DecodeError("value", "is not a number of seconds since 1970")
     return {"seconds": int(seconds)}
 

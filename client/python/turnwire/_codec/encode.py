@@ -11,6 +11,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from turnwire._codec import options
+from turnwire._codec.compiling import compiled_once
 from turnwire.v1 import annotations_pb2
 
 __all__ = ["Encode", "dumps", "members_of", "to_value"]
@@ -20,8 +21,6 @@ Encode = Callable[[Any], Any]
 
 _by_type: dict[type[Message], Encode] = {}
 """Encoders of the types that were encoded by themselves."""
-_compiled: dict[tuple[Descriptor, str], Encode] = {}
-_compiling: set[tuple[Descriptor, str]] = set()
 
 
 def to_value(message: Message) -> Any:
@@ -69,29 +68,14 @@ def _encoder_of(message: Message) -> Encode:
     return encode
 
 
+@compiled_once
 def _encoder(descriptor: Descriptor, public_type: str) -> Encode:
-    """Return the encoder of a message type, compiled at its first use.
+    """Return the encoder of a message type.
 
     Args:
         descriptor: The message type.
         public_type: `type` of the object when the message is an arm of a union, else "".
     """
-    key = (descriptor, public_type)
-    encode = _compiled.get(key)
-    if encode is not None:
-        return encode
-    if key in _compiling:  # A type inside itself, such as the tools of a namespace.
-        return lambda message: _compiled[key](message)
-    _compiling.add(key)
-    try:
-        encode = _compile(descriptor, public_type)
-    finally:
-        _compiling.discard(key)
-    _compiled[key] = encode
-    return encode
-
-
-def _compile(descriptor: Descriptor, public_type: str) -> Encode:
     if descriptor.full_name == options.TIMESTAMP:
         return attrgetter("seconds")
     shape = options.shape(descriptor)

@@ -11,6 +11,8 @@ from turnwire.v1 import annotations_pb2
 from turnwire.v1.annotations_pb2 import Shape
 
 __all__ = [
+    "MAX_SECONDS",
+    "MAX_UINT32",
     "TIMESTAMP",
     "arms_of",
     "descriptor_of",
@@ -31,6 +33,9 @@ __all__ = [
     "untyped_key",
 ]
 
+MAX_UINT32 = 2**32 - 1
+MAX_SECONDS = 253_402_300_799
+"""The end of year 9999, where protobuf's timestamps end."""
 TIMESTAMP = "google.protobuf.Timestamp"
 """Whole seconds in the public JSON."""
 

@@ -14,6 +14,8 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from turnwire._codec import options
+from turnwire._codec.compiling import compiled_once
+from turnwire._codec.options import MAX_SECONDS, MAX_UINT32
 from turnwire.v1 import annotations_pb2, tool_pb2
 
 __all__ = ["UNUSUAL", "flat_members", "is_flat", "quick_decoder"]
@@ -23,17 +25,12 @@ _Member: TypeAlias = tuple[str, type | None, _Decode | None]
 """Name of the field, type of its JSON (None for any), and how it is converted, if it is."""
 
 _TOOL = options.descriptor_of(tool_pb2.Tool).full_name
-_MAX_UINT32 = 2**32 - 1
-_MAX_SECONDS = 253_402_300_799  # As `parse` has it.
 _SCALARS: dict[int, type] = {
     FieldDescriptor.TYPE_BOOL: bool,
     FieldDescriptor.TYPE_DOUBLE: float,
     FieldDescriptor.TYPE_STRING: str,
     FieldDescriptor.TYPE_UINT32: int,
 }
-
-_compiled: dict[tuple[Descriptor, bool], _Decode] = {}
-_compiling: set[tuple[Descriptor, bool]] = set()
 
 
 class _Unusual(Exception):
@@ -72,30 +69,16 @@ def is_flat(value: dict[str, Any], members: dict[str, type[Any]]) -> bool:
         if type(content) is not kind:
             return False
         if kind is int:
-            if not 0 <= content <= _MAX_UINT32:
+            if not 0 <= content <= MAX_UINT32:
                 return False
         elif kind is list and content:
             return False
     return True
 
 
+@compiled_once
 def _decoder(descriptor: Descriptor, in_union: bool) -> _Decode:
-    """Return the decoder of a message type, compiled at its first use, as `parse` has them."""
-    key = (descriptor, in_union)
-    decode = _compiled.get(key)
-    if decode is not None:
-        return decode
-    if key in _compiling:  # A type inside itself.
-        return lambda value: _compiled[key](value)
-    _compiling.add(key)
-    try:
-        decode = _compiled[key] = _compile(descriptor, in_union)
-    finally:
-        _compiling.discard(key)
-    return decode
-
-
-def _compile(descriptor: Descriptor, in_union: bool) -> _Decode:
+    """Return the decoder of a message type, as `parse` has them."""
     if descriptor.full_name == options.TIMESTAMP:
         return _timestamp
     shape = options.shape(descriptor)
@@ -133,7 +116,7 @@ def _object(descriptor: Descriptor, in_union: bool) -> _Decode:
                 if kind is not float or type(content) is not int:
                     raise _Unusual
                 content = float(content)
-            if kind is int and not 0 <= content <= _MAX_UINT32:
+            if kind is int and not 0 <= content <= MAX_UINT32:
                 raise _Unusual
             if convert is None or (kind is list and not content):
                 arguments[name] = content
@@ -188,7 +171,7 @@ def _each(element: _Decode) -> _Decode:
 def _scalars(kind: type[Any]) -> _Decode:
     def decode(value: Any) -> Any:
         for content in value:
-            if type(content) is not kind or (kind is int and not 0 <= content <= _MAX_UINT32):
+            if type(content) is not kind or (kind is int and not 0 <= content <= MAX_UINT32):
                 raise _Unusual
         return value
 
@@ -250,7 +233,7 @@ def _envelope(descriptor: Descriptor) -> _Decode:
             if content is not None:
                 if type(content) is not kind:
                     raise _Unusual
-                if kind is int and not 0 <= content <= _MAX_UINT32:
+                if kind is int and not 0 <= content <= MAX_UINT32:
                     raise _Unusual
                 arguments[key] = content
         return arguments
@@ -259,7 +242,7 @@ def _envelope(descriptor: Descriptor) -> _Decode:
 
 
 def _timestamp(value: Any) -> dict[str, int]:
-    if type(value) is not int or not 0 <= value <= _MAX_SECONDS:
+    if type(value) is not int or not 0 <= value <= MAX_SECONDS:
         raise _Unusual
     return {"seconds": value}
 
