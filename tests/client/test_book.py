@@ -88,7 +88,7 @@ async def test_each_lane_has_its_own_time(watched: Watched) -> None:
     watched.clock.pass_until(4)
     watched.start("b")
     watched.clock.pass_until(7)
-    watched.book.heard("a")
+    watched.book.hear("a")
     watched.clock.pass_until(40)
     assert watched.silent == [(14.0, "2"), (17.0, "1")]
 

@@ -10,18 +10,15 @@ from dataclasses import dataclass, field
 from turnwire._turn_state import TurnState
 from turnwire.v1.client_event_pb2 import LastSeen
 
-__all__ = ["Lane", "TurnBook"]
+__all__ = ["TurnBook"]
 
 _MAX_FORMER = 512
 
 
 @dataclass(slots=True)
-class Lane:
-    """Turns that follow each other."""
-
+class _Lane:
     turns: deque[TurnState] = field(default_factory=deque)
     last_event: float = 0.0
-    """When something was heard of them last, on the loop's clock."""
 
 
 class TurnBook:
@@ -37,8 +34,7 @@ class TurnBook:
         self._on_silence = on_silence
         self._loop = asyncio.get_running_loop()
         self._turns: dict[str, TurnState] = {}
-        self.lanes: dict[str | None, Lane] = {}
-        """The lanes that have turns."""
+        self._lanes: dict[str | None, _Lane] = {}
         self._seen: dict[str | None, tuple[str, int]] = {}
         """Lane -> response and number of the last event of its last turn that is over."""
         self._former: OrderedDict[str, None] = OrderedDict()
@@ -59,7 +55,7 @@ class TurnBook:
 
     def head(self, stream_id: str | None) -> TurnState | None:
         """Return the first turn of a lane: the one that its events are of."""
-        lane = self.lanes.get(stream_id)
+        lane = self._lanes.get(stream_id)
         return None if lane is None else lane.turns[0]
 
     def is_former(self, event_id: str) -> bool:
@@ -74,9 +70,9 @@ class TurnBook:
     def add(self, state: TurnState, *, first: bool = False) -> None:
         """Take a turn, behind those of its lane, or in front of them."""
         self._turns[state.event_id] = state
-        lane = self.lanes.get(state.stream_id)
+        lane = self._lanes.get(state.stream_id)
         if lane is None:
-            lane = self.lanes[state.stream_id] = Lane()
+            lane = self._lanes[state.stream_id] = _Lane()
         if first:
             lane.turns.appendleft(state)
         else:
@@ -92,10 +88,10 @@ class TurnBook:
         if state.response_id is not None:
             self.answered(state.response_id)
         self._keep_place(state)
-        lane = self.lanes[state.stream_id]
+        lane = self._lanes[state.stream_id]
         lane.turns.remove(state)
         if not lane.turns:
-            del self.lanes[state.stream_id]
+            del self._lanes[state.stream_id]
             if not self._turns:
                 self.idle_since = self._loop.time()
 
@@ -115,13 +111,21 @@ class TurnBook:
         if len(self._former) > _MAX_FORMER:
             self._former.popitem(last=False)
 
+    def hear(self, stream_id: str | None) -> TurnState | None:
+        """Note that something was heard on a lane, and return its first turn."""
+        lane = self._lanes.get(stream_id)
+        if lane is None:
+            return None
+        lane.last_event = self._loop.time()
+        return lane.turns[0]
+
     def heard(self, stream_id: str | None) -> None:
         """Note that something was heard on a lane that has turns."""
-        self.lanes[stream_id].last_event = self._loop.time()
+        self._lanes[stream_id].last_event = self._loop.time()
 
     def heard_all(self) -> None:
         """Begin to wait anew on every lane."""
-        for lane in self.lanes.values():
+        for lane in self._lanes.values():
             lane.last_event = self._loop.time()
 
     def close(self) -> None:
@@ -134,7 +138,7 @@ class TurnBook:
 
     def last_seen(self) -> list[LastSeen]:
         """Return the last event that was seen on each lane of this session."""
-        for lane in self.lanes.values():
+        for lane in self._lanes.values():
             self._keep_place(lane.turns[0])
         return [
             LastSeen(stream_id=lane, response_id=response_id, sequence_number=number)
@@ -162,7 +166,7 @@ class TurnBook:
 
     def _check(self) -> None:
         self._timer = None
-        for lane in list(self.lanes.values()):
+        for lane in list(self._lanes.values()):
             waiting = next((state for state in lane.turns if state.outcome is None), None)
             if waiting is None:
                 continue

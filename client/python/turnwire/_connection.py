@@ -62,7 +62,6 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         recovery = recovery or RecoverySettings()
         self._book = TurnBook(settings.silence_timeout_s, self._silent)
-        self._lanes = self._book.lanes
         self._appends: dict[str, TurnState] = {}
         """Append's `event_id` -> the turn that it answers."""
         self._steers = Steers(self._take_along)
@@ -244,12 +243,10 @@ class Connection:
         arm, event_id = event.arm, event.create_id
         if arm in MIDDLE_ARMS and event_id is None:
             # Nearly all events are of these kinds, and a turn neither begins nor ends with them.
-            lane = self._lanes.get(event.stream_id)
-            if lane is not None:
-                lane.last_event = self._loop.time()
-                first = lane.turns[0]
-                first.feed(event)
-                return first
+            state = self._book.hear(event.stream_id)
+            if state is not None:
+                state.feed(event)
+                return state
         if not arm:
             return None  # A type of a later version.
         message = event.whole
