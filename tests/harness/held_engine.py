@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from turnwire_server.ports.engine import (
@@ -151,6 +151,17 @@ class _HeldGeneration:
                 return replace(step, finish=None)
             self._end()
         return step
+
+    def listen(self, take: Callable[[Sequence[int]], bool]) -> None:
+        """Hand over what is due, unless a step may be held: then each is read."""
+        if self._holds:
+            return
+
+        def noting(ids: Sequence[int]) -> bool:
+            self._engine.log.append(("step", self._id))
+            return take(ids)
+
+        self._inner.listen(noting)
 
     def cancel(self) -> None:
         if not self._cancelled.is_set():

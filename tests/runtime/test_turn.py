@@ -248,6 +248,9 @@ async def test_an_engine_that_gives_up_fails_the_response(monkeypatch: pytest.Mo
                 raise StopAsyncIteration
             return self.steps.pop(0)
 
+        def listen(self, take: object) -> None:
+            pass
+
         def cancel(self) -> None:
             pass
 

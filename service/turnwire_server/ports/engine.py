@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -120,6 +120,17 @@ class Generation(Protocol):
 
         Raises:
             EngineFailure: the engine broke; the generation is over.
+        """
+        ...
+
+    def listen(self, take: Callable[[Sequence[int]], bool]) -> None:
+        """Let ids be handed to `take` while the reader waits for the next step.
+
+        To wake a task for each token costs more than what is done with the token. While `take`
+        returns that there is room, the reader sleeps on; else it gets a step without ids, and
+        nothing is handed over until it asks for the next. The first step and the one with the
+        finish reason are the reader's, and so is what `take` raises. An engine may ignore this,
+        for some steps or for all.
         """
         ...
 

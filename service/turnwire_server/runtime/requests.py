@@ -86,5 +86,5 @@ def begin_generation(
     )
     run.start(checked.model.engine.generate(engine_request))
     parser = checked.model.renderer.parser(checked.parser_request(request), rendered)
-    run.parsers.append(parser)
+    run.read_with(parser)
     return parser

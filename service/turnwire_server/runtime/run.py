@@ -36,8 +36,26 @@ if TYPE_CHECKING:
 __all__ = ["TurnRun", "terminal_response"]
 
 
-class TurnRun:
+class _Hearing:
+    """What each token touches: slots of a class stand together, and then those of its heirs."""
+
+    __slots__ = (
+        *("_assembler", "_monotonic", "_parser", "last_event_at", "outlet", "sampled", "turn"),
+    )
+
+
+class TurnRun(_Hearing):
     """One running turn."""
+
+    # More than 30 members would be a dictionary for each turn.
+    __slots__ = (
+        *("_first", "_generation", "_leases", "_news", "_on_over", "_rendered", "_renderer"),
+        *("_said", "_said_output", "cached_tokens", "cut_reason", "given", "is_exact"),
+        *("is_interrupted", "is_kept", "is_over", "is_persistent", "keeping", "model_name"),
+        *("over", "parsers", "reasoning", "record", "sampled_before", "screening", "services"),
+        *("session", "settled", "spent", "stages", "tenant", "unread_tokens", "verdict"),
+        "whole_prompt",
+    )
 
     def __init__(
         self,
@@ -116,6 +134,7 @@ class TurnRun:
         )
         """Resolved with the final response when the turn is over, with None when refused."""
         self._assembler: ResponseAssembler | None = None
+        self._parser: OutputParser | None = None
         self._leases: Leases | None = None
         self._renderer: Renderer | None = None
         self._first: Rendered | None = None
@@ -281,7 +300,12 @@ class TurnRun:
         self._news = asyncio.get_running_loop().create_future()
         await self._news
 
-    def hear(self, parser: OutputParser, ids: Sequence[int], *, is_last: bool = False) -> bool:
+    def read_with(self, parser: OutputParser) -> None:
+        """Let `parser` read what the model says from here on."""
+        self._parser = parser
+        self.parsers.append(parser)
+
+    def hear(self, ids: Sequence[int], *, is_last: bool = False) -> bool:
         """Take what the model sampled; return whether there is room for more events.
 
         A turn that was steered is heard to the end of the item that the model is writing. When
@@ -289,12 +313,15 @@ class TurnRun:
         """
         if self.turn.steers:
             self.assembler.end_after_item()
+        parser = self._parser
+        assert parser is not None
         self.sampled.extend(ids)
         has_room = self.say(parser.feed(ids), is_last=is_last)
         if parser.ending is not None:
             # The engine's step went on behind it: nobody is shown that, and nothing counts it.
             del self.sampled[parser.ending.ids :]
             self.is_exact = self.is_exact and parser.ending.is_exact
+            self.stop_engine()
         return has_room
 
     def say(self, pieces: Sequence[OutputPiece], *, is_last: bool = False) -> bool:

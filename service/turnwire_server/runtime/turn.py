@@ -148,21 +148,25 @@ async def _story(run: TurnRun) -> None:
 
 
 async def _generate(run: TurnRun, parser: OutputParser) -> FinishReason:
-    """Send what the model says; return why it stopped. The one loop that runs per token."""
+    """Send what the model says; return why it stopped."""
     finish: FinishReason = "cancelled"
     is_cleared: bool | None = None
     async for step in run.generation:
+        has_room = True
         if is_cleared is None:
             run.stages.mark("prefill")
             if run.is_first_round:
                 run.cached_tokens = step.cached_tokens or 0
             await hear_verdict(run)
             is_cleared = run.is_cleared
+            if is_cleared:  # most tokens go from the engine to `hear` while this task sleeps
+                run.generation.listen(run.hear)
+        elif not step.ids and step.finish is None:
+            has_room = False
         if step.ids and parser.ending is None and is_cleared and run.cut_reason is None:
-            if not run.hear(parser, step.ids, is_last=step.finish is not None):
-                await run.outlet.drain()
-            if parser.ending is not None:
-                run.generation.cancel()
+            has_room = run.hear(step.ids, is_last=step.finish is not None)
+        if not has_room:
+            await run.outlet.drain()
         if step.finish is not None:
             finish = step.finish
             break  # An engine may take its time to close its stream.

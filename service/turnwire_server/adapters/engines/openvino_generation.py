@@ -37,6 +37,7 @@ class OpenVinoGeneration:
         self._is_over = False
         """The last step was given out."""
         self._has_news = False
+        self._listener: Callable[[Sequence[int]], bool] | None = None
         self._wake: asyncio.Future[None] | None = None
 
     def __aiter__(self) -> AsyncIterator[EngineStep]:
@@ -57,18 +58,32 @@ class OpenVinoGeneration:
         if self._failure is not None:
             self._is_over = True
             raise self._failure
-        self._is_over = self._finish is not None
+        if self._finish is not None:
+            self._is_over, self._listener = True, None
         ids, self._ids = list(self._ids), deque()
         cached, self._cached = self._cached, None
         return EngineStep(ids=ids, finish=self._finish, cached_tokens=cached)
 
+    def listen(self, take: Callable[[Sequence[int]], bool]) -> None:
+        """Hand what comes between the first step and the last to `take`."""
+        self._listener = take
+
     def cancel(self) -> None:
         """Stop at once; see `ports.Generation`."""
+        self._listener = None  # who listens holds this: a cycle
         self._end("cancelled")
 
     def take(self, ids: Sequence[int], finish: FinishReason | None, cached: int | None) -> None:
         """Add what the engine gave."""
         if self._finish is not None or self._failure is not None:
+            return
+        wake = self._wake
+        if self._listener and finish is None and wake and not wake.done() and not self._has_news:
+            try:
+                if not self._listener(ids):
+                    self._notify()  # by a step without ids
+            except Exception as bug:
+                wake.set_exception(bug)
             return
         self._ids.extend(ids)
         if cached is not None:

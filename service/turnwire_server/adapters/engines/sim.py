@@ -162,26 +162,30 @@ class SimGeneration:
         prefixes: PrefixIndex,
     ) -> None:
         """Begin at the clock's present time."""
-        self._engine = engine
-        self._request = request
-        self._loop = asyncio.get_running_loop()
+        # What `_hand_over` touches stands together.
         self._monotonic = clock.monotonic
-        self._call_later = clock.timers(self._loop)
-        self._settings = settings
-        self._prefixes = prefixes
+        loop = asyncio.get_running_loop()
+        self._call_later = clock.timers(loop)
         self._began = clock.monotonic()
         """When prefill began; once it is over, when the first token was due."""
-        self._match: PrefixMatch | None = None
-        self._output: SimOutput | None = None
         self._even_rate = 0.0
         """Tokens per second where nothing else decides when one is due, else 0."""
-        self._limit = 0
         self._sent = 0
+        self._limit = 0
+        self._output: SimOutput | None = None
+        self._take: Callable[[Sequence[int]], bool] | None = None
+        """Who listens."""
+        self._waiting: asyncio.Future[bool] | None = None
+        """Resolved when the newest wait is over: whether who listens has no room."""
+        self._timer: Timer | None = None
+        self._loop = loop
+        self._engine = engine
+        self._request = request
+        self._settings = settings
+        self._prefixes = prefixes
+        self._match: PrefixMatch | None = None
         self._over = False
         self._cancelled = False
-        self._waiting: asyncio.Future[None] | None = None
-        """Resolved when the newest wait is over."""
-        self._timer: Timer | None = None
 
     def __aiter__(self) -> AsyncIterator[EngineStep]:
         """Return itself: there is one reader."""
@@ -195,34 +199,34 @@ class SimGeneration:
         try:
             if output is None:
                 return await self._prefill()
-            sent, rate, wait = self._sent, self._even_rate, 0.0
-            if sent < self._limit and not self._cancelled:
+            wait = 0.0
+            if self._sent < self._limit and not self._cancelled:
+                sent, rate = self._sent, self._even_rate
                 after = sent / rate if rate else output.pace.when(sent)
                 wait = self._began + after - self._monotonic()
-            if wait > 0:
-                await self._after(wait)
-            else:
-                # Reading must not starve the loop, however fast the tokens are there.
-                await asyncio.sleep(0)
-            if rate and sent + 1 < self._limit and not self._cancelled:
-                elapsed = self._monotonic() - self._began
-                if elapsed * rate < sent + 1 - ROUNDING:  # only one is due: most steps
-                    self._sent = sent + 1
-                    return EngineStep(output.ids[sent : sent + 1])
+            # Also when it is due: reading must not starve the loop.
+            if await self._after(wait, self._wake if self._take is None else self._hand_over):
+                return EngineStep()
             due = self._due(output)
-            if sent < self._limit and not self._cancelled:
+            if self._sent < self._limit and not self._cancelled:
                 # Rounding in the clock must not make a token late whose time has come.
-                due = max(due, sent + 1)
+                due = max(due, self._sent + 1)
             return self._step(output, due)
         except EngineFailure:
             self._over = True
             raise
+
+    def listen(self, take: Callable[[Sequence[int]], bool]) -> None:
+        """Hand ids to `take`; see `ports.Generation`."""
+        if self._output is not None and self._output.fail_after is None:
+            self._take = take
 
     def cancel(self) -> None:
         """Stop at once; a wait that is going on ends."""
         if self._over or self._cancelled:
             return
         self._cancelled = True
+        self._take = None  # who listens holds this: a cycle
         if self._timer is not None:
             self._timer.cancel()
         self._wake()
@@ -238,7 +242,7 @@ class SimGeneration:
             self._began += missing / settings.prefill_tokens_per_second
             wait = self._began - self._monotonic()
             if wait > 0:
-                await self._after(wait)
+                await self._after(wait, self._wake)
             if self._cancelled:
                 return self._last("cancelled", cached_tokens=match.cached)
         self._prefixes.prefilled(match, request.ids)
@@ -286,18 +290,60 @@ class SimGeneration:
         self, finish: FinishReason, ids: Sequence[int] = (), *, cached_tokens: int | None = None
     ) -> EngineStep:
         self._over = True
-        self._timer = None  # a timer of asyncio's own loop keeps its callback: a cycle
+        self._timer = self._take = None  # a timer of asyncio's own loop keeps its callback: cycles
         if self._match is not None and self._output is not None:
             sampled = self._output.ids[: self._sent]
             self._prefixes.generated(self._match, self._request.ids, sampled)
         return EngineStep(ids, finish, cached_tokens)
 
-    def _after(self, seconds: float) -> asyncio.Future[None]:
-        """Return what is resolved in `seconds` or by `cancel`."""
-        self._waiting = waiting = self._loop.create_future()
-        self._timer = self._call_later(seconds, self._wake)
-        return waiting
+    async def _after(self, seconds: float, then: Callable[[], None]) -> bool:
+        """Wait until `then`, called in `seconds`, or `cancel` has something for the reader.
 
-    def _wake(self) -> None:
+        Returns:
+            Whether who listens has no room.
+        """
+        self._waiting = self._loop.create_future()
+        self._call(seconds, then)
+        try:
+            return await self._waiting
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()  # the reader may have gone away
+
+    def _call(self, seconds: float, then: Callable[[], None]) -> None:
+        """Call `then` when its time has come, in the loop's next turn at the earliest."""
+        if seconds > 0:
+            self._timer = self._call_later(seconds, then)
+        else:
+            self._timer = self._loop.call_soon(then)
+
+    def _wake(self, *, is_full: bool = False) -> None:
         if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
+            self._waiting.set_result(is_full)
+
+    def _hand_over(self) -> None:
+        """Hand what is due to who listens and wait on; the reader is woken for all else."""
+        output, take, rate, due = self._output, self._take, self._even_rate, self._sent + 1
+        assert output is not None
+        elapsed = self._monotonic() - self._began
+        if not rate or elapsed * rate >= due - ROUNDING:  # mostly only one is
+            due = max(due, output.pace.due(elapsed, self._limit))
+            if output.pace.pulled:
+                due = min(due, self._sent + self._settings.step_tokens)
+            elif due - self._sent > self._request.max_pending_tokens:
+                return self._wake()
+        if due >= self._limit or take is None:
+            return self._wake()
+        ids = output.ids[self._sent : due]
+        self._sent = due
+        try:
+            has_room = take(ids)
+        except Exception as bug:
+            if self._waiting is not None and not self._waiting.done():
+                self._waiting.set_exception(bug)
+            return
+        if not has_room:
+            self._wake(is_full=True)
+        elif not self._cancelled:
+            after = due / rate if rate else output.pace.when(due)
+            self._call(self._began + after - self._monotonic(), self._hand_over)
