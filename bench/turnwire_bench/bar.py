@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from turnwire_bench.figures import Figure
 
-__all__ = ["Bar", "each_of", "ratio_of", "saving_of"]
+__all__ = ["Bar", "ratios_of", "savings_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +18,17 @@ class Bar:
     name: str
     what: str
     limit: float
-    measured: Figure
+    values: Sequence[float]
+    """One of each repetition; what counts is their median."""
     unit: str = "×"
     at_least: bool = False
     """Whether the figure must not be below the limit, instead of not above it."""
     details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def measured(self) -> Figure:
+        """The median of the repetitions, and the lowest and highest of them."""
+        return Figure.of_values(self.values)
 
     @property
     def is_met(self) -> bool:
@@ -33,39 +39,40 @@ class Bar:
 
     def to_json(self) -> dict[str, Any]:
         """Return it for a results file."""
+        measured = self.measured
         return {
             "bar": self.name,
             "what": self.what,
             "limit": self.limit,
             "direction": "at least" if self.at_least else "at most",
             "unit": self.unit,
-            "measured": self.measured.median,
-            "spread": [self.measured.low, self.measured.high],
+            "measured": measured.median,
+            "spread": [measured.low, measured.high],
             "met": self.is_met,
+            "repetitions": len(self.values),
+            "by_repetition": list(self.values),
             "details": dict(self.details),
         }
 
 
-def ratio_of(over: Figure, under: Figure) -> Figure:
-    """Return one figure divided by another; the spread is the widest that their spreads allow."""
-    return Figure(
-        over.median / _positive(under.median),
-        over.low / _positive(under.high),
-        over.high / _positive(under.low),
-    )
+def ratios_of(over: Sequence[float | None], under: Sequence[float | None]) -> list[float]:
+    """Return one figure divided by another, for each repetition that has both.
+
+    Within a repetition the two are measured soon after each other, so that a machine that changes
+    its speed from one repetition to the next changes the ratio little.
+    """
+    return [
+        above / _positive(below)
+        for above, below in zip(over, under, strict=True)
+        if above is not None and below is not None
+    ]
 
 
-def saving_of(less: Figure, more: Figure) -> Figure:
-    """Return how much less one figure is than another, in percent."""
-    ratio = ratio_of(less, more)
-    return Figure((1 - ratio.median) * 100, (1 - ratio.high) * 100, (1 - ratio.low) * 100)
+def savings_of(less: Sequence[float | None], more: Sequence[float | None]) -> list[float]:
+    """Return how much less one figure is than another, in percent, for each repetition."""
+    return [(1 - ratio) * 100 for ratio in ratios_of(less, more)]
 
 
 def _positive(value: float) -> float:
     # Jitter of the simulated pace can make a tiny overhead look like none or less.
     return max(value, 0.01)
-
-
-def each_of(values: Iterable[float], scale: float = 1.0) -> Figure:
-    """Return the figure of one value for each repetition, multiplied by `scale`."""
-    return Figure.of_values(value * scale for value in values)

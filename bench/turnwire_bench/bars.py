@@ -11,6 +11,7 @@ from turnwire_bench.bar import Bar
 from turnwire_bench.failure import BenchFailure
 from turnwire_bench.meta import meta_of
 from turnwire_bench.progress import Progress
+from turnwire_bench.repetitions import SHORT_FACTOR, SHORT_GROUPS, repeats_of
 
 __all__ = ["BARS", "BarsSettings", "run_bars"]
 
@@ -47,6 +48,7 @@ class BarsSettings:
     only: tuple[str, ...] = ()
     """Groups; all when empty."""
     repeats: int = 5
+    """Of the groups that take minutes; those that take seconds are repeated more often."""
     quick: bool = False
     """Smaller sizes, to see that it works; such figures say little."""
 
@@ -69,13 +71,23 @@ def run_bars(
         raise BenchFailure(f"There is no bar {unknown[0]!r}; known are {', '.join(BARS)}.")
     bars = []
     for name in settings.only or BARS:
-        for bar in BARS[name](settings.repeats, progress, quick=settings.quick):
+        repeats = repeats_of(name, settings.repeats, quick=settings.quick)
+        for bar in BARS[name](repeats, progress, quick=settings.quick):
             bars.append(bar)
             if on_bar is not None:
                 on_bar(bar)
-    notes = ["Each bar is a figure within one run of its own; compare no others."]
+    notes = [
+        "Each bar is a figure within one run of its own; compare no others.",
+        "Measured is the median of the repetitions. A ratio is one of two figures of the same "
+        "repetition.",
+    ]
     if settings.quick:
         notes.append("Quick: smaller sizes than the bars are for.")
+    else:
+        notes.append(
+            f"What takes seconds ({', '.join(SHORT_GROUPS)}) was repeated {SHORT_FACTOR} times as "
+            "often as the rest."
+        )
     return {
         "meta": meta_of("bars", notes=notes, repeats=settings.repeats, quick=settings.quick),
         "bars": [bar.to_json() for bar in bars],

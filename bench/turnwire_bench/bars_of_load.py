@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from typing import Any, Final
 
-from turnwire_bench.bar import Bar, each_of, ratio_of
+from turnwire_bench.bar import Bar, ratios_of
 from turnwire_bench.failure import BenchFailure
 from turnwire_bench.progress import Progress
+from turnwire_bench.repetitions import order_of
 from turnwire_bench.samples import EventSize
 from turnwire_bench.stand import Stand
 
@@ -22,6 +24,23 @@ _NAMES: Final = {"ws": "WebSocket", "grpc": "gRPC"}
 _TIMEOUT_S: Final = 600.0
 _BURST_TOKENS: Final = 200
 _DELTA_BYTES: Final = 60
+_CPU_LOADS: Final[Sequence[Sequence[tuple[str, str, int, float, bool, int]]]] = (
+    (
+        ("grpc 65", "grpc", 100, 65.0, False, 0),
+        ("echo 65", "grpc", 100, 65.0, True, 0),
+        ("ws 65", "ws", 100, 65.0, False, 0),
+    ),
+    (
+        ("grpc 65 shared", "grpc", 100, 65.0, False, 1),
+        ("echo 65 shared", "grpc", 100, 65.0, True, 1),
+    ),
+    (
+        ("grpc 1000", "grpc", 10, 1000.0, False, 0),
+        ("ws 1000", "ws", 10, 1000.0, False, 0),
+    ),
+)
+"""What is compared stands together: name, wire, sessions, tokens per second, whether it is the
+echo, and the connections that the sessions share (0: each has its own)."""
 
 
 def burst_bars(repeats: int, progress: Progress, *, quick: bool) -> list[Bar]:
@@ -49,22 +68,20 @@ def burst_bars(repeats: int, progress: Progress, *, quick: bool) -> list[Bar]:
         worker.ask({**echoed, "turns": 5}, timeout_s=_TIMEOUT_S)
         for repeat in range(repeats):
             progress(f"burst: {repeat + 1} of {repeats}")
-            for wanted, pid, seconds, cpu in (
-                (job, server.pid, ours, ours_cpu),
-                (echoed, echo.pid, theirs, theirs_cpu),
-            ):
+            sides = ((job, server.pid, ours, ours_cpu), (echoed, echo.pid, theirs, theirs_cpu))
+            for wanted, pid, times, cpu in order_of(sides, repeat):
                 before = stand.cpu_seconds([pid])
                 answer = worker.ask({**wanted, "turns": turns}, timeout_s=_TIMEOUT_S)
                 after = stand.cpu_seconds([pid])
-                seconds.append(statistics.median(answer["seconds"]))
+                times.append(statistics.median(answer["seconds"]) * 1e3)
                 if before is not None and after is not None:
-                    cpu.append((after - before) / turns)
+                    cpu.append((after - before) / turns * 1e3)
     details = {
         "events_sent": len(learned["events"]),
         "frames_sent": learned["frames"],
         "echo_messages": len(echoed["sizes"]),
-        "turn_ms": statistics.median(ours) * 1e3,
-        "echo_ms": statistics.median(theirs) * 1e3,
+        "turn_ms": statistics.median(ours),
+        "echo_ms": statistics.median(theirs),
     }
     what = f"a turn of {len(echoed['sizes'])} events from an engine as fast as it is read, gRPC "
     bars = [
@@ -72,7 +89,7 @@ def burst_bars(repeats: int, progress: Progress, *, quick: bool) -> list[Bar]:
             "burst",
             f"{what}against the bare grpc.aio echo, time",
             0.1,
-            ratio_of(each_of(ours), each_of(theirs)),
+            ratios_of(ours, theirs),
             details=details,
         )
     ]
@@ -82,7 +99,7 @@ def burst_bars(repeats: int, progress: Progress, *, quick: bool) -> list[Bar]:
                 "burst_cpu",
                 f"{what}against the bare grpc.aio echo, server CPU",
                 0.1,
-                ratio_of(each_of(ours_cpu, 1e3), each_of(theirs_cpu, 1e3)),
+                ratios_of(ours_cpu, theirs_cpu),
                 details=details,
             )
         )
@@ -121,24 +138,17 @@ def cpu_bars(repeats: int, progress: Progress, *, quick: bool) -> list[Bar]:
         found: dict[str, list[float]] = {}
         for repeat in range(repeats):
             progress(f"CPU per event: {repeat + 1} of {repeats}")
-            for name, wire, sessions, rate, bare, connections in (
-                ("grpc 65", "grpc", 100, 65.0, False, 0),
-                ("echo 65", "grpc", 100, 65.0, True, 0),
-                ("ws 65", "ws", 100, 65.0, False, 0),
-                ("grpc 65 shared", "grpc", 100, 65.0, False, 1),
-                ("echo 65 shared", "grpc", 100, 65.0, True, 1),
-                ("grpc 1000", "grpc", 10, 1000.0, False, 0),
-                ("ws 1000", "ws", 10, 1000.0, False, 0),
-            ):
-                spent = per_event(wire, sessions, rate, bare=bare, connections=connections)
-                found.setdefault(name, []).append(spent)
+            for compared in order_of(_CPU_LOADS, repeat):
+                for name, wire, sessions, rate, bare, connections in order_of(compared, repeat):
+                    spent = per_event(wire, sessions, rate, bare=bare, connections=connections)
+                    found.setdefault(name, []).append(spent)
     details = {f"{name} µs": statistics.median(values) for name, values in found.items()}
     return [
         Bar(
             "cpu_65",
             "server CPU per token, 65 tokens/s × 100 gRPC sessions, against the bare grpc.aio echo",
             0.5,
-            ratio_of(each_of(found["grpc 65"]), each_of(found["echo 65"])),
+            ratios_of(found["grpc 65"], found["echo 65"]),
             details=details,
         ),
         Bar(
@@ -146,14 +156,14 @@ def cpu_bars(repeats: int, progress: Progress, *, quick: bool) -> list[Bar]:
             "server CPU per token, 65 tokens/s × 100 gRPC sessions on one connection, "
             "as a gateway's, against the bare grpc.aio echo on one",
             0.5,
-            ratio_of(each_of(found["grpc 65 shared"]), each_of(found["echo 65 shared"])),
+            ratios_of(found["grpc 65 shared"], found["echo 65 shared"]),
             details=details,
         ),
         Bar(
             "cpu_1000",
             "server CPU per token, 1,000 tokens/s × 10 sessions, gRPC against WebSocket",
             1.0,
-            ratio_of(each_of(found["grpc 1000"]), each_of(found["ws 1000"])),
+            ratios_of(found["grpc 1000"], found["ws 1000"]),
             details=details,
         ),
     ]
@@ -181,16 +191,18 @@ def stop_bars(repeats: int, progress: Progress, *, quick: bool) -> list[Bar]:
                 ("disconnect", "disconnect_ms", "from a client that is gone to the turn's end"),
             ):
                 bars.append(
-                    Bar(f"{name}_{transport}", f"{what}, {transport}", 100.0, each_of(answer[key]))
+                    Bar(
+                        f"{name}_{transport}",
+                        f"{what}, {transport}",
+                        100.0,
+                        answer[key],
+                        unit="ms",
+                    )
                 )
-    return [_in(bar, "ms") for bar in bars]
+    return bars
 
 
 _URLS: Final = {"http": "http", "ws": "websocket", "grpc": "grpc"}
-
-
-def _in(bar: Bar, unit: str) -> Bar:
-    return Bar(bar.name, bar.what, bar.limit, bar.measured, unit=unit)
 
 
 def _one_by_one(events: list[EventSize]) -> list[int]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from turnwire_bench.bar import Bar, ratio_of, saving_of
+from turnwire_bench.bar import Bar, ratios_of, savings_of
 from turnwire_bench.chain import ChainSettings, run_chain
 from turnwire_bench.converse import TRANSPORTS
-from turnwire_bench.figures import Figure
 from turnwire_bench.network import PROFILES
 from turnwire_bench.progress import Progress
 from turnwire_bench.scenario import Scenario, load_scenario
@@ -34,8 +32,8 @@ def overhead_bars(repeats: int, progress: Progress, *, quick: bool) -> list[Bar]
         ),
         progress,
     )
-    found = {name: _figure(row, "overhead_ms_p50") for name, row in rows.items()}
-    details = {name: figure.median for name, figure in found.items()}
+    found = {name: _values(row, "overhead_ms_p50") for name, row in rows.items()}
+    details = {name: row["overhead_ms_p50"] for name, row in rows.items()}
     history = f"{scenario.history_tokens:,} tokens of history"
     bars = []
     for wire, limit in (("grpc", 1.25), ("ws", 1.0)):
@@ -45,7 +43,7 @@ def overhead_bars(repeats: int, progress: Progress, *, quick: bool) -> list[Bar]
                 f"overhead per turn at 1,000 tokens/s, {_NAMES[wire]} against the bare grpc.aio "
                 "echo",
                 limit,
-                ratio_of(found[wire], found["echo_grpc"]),
+                ratios_of(found[wire], found["echo_grpc"]),
                 details=details,
             )
         )
@@ -57,7 +55,7 @@ def overhead_bars(repeats: int, progress: Progress, *, quick: bool) -> list[Bar]
                     f"overhead of a stateless resend ({name}) of {history} against a "
                     f"{_NAMES[wire]} turn",
                     15.0,
-                    ratio_of(found[resend], found[wire]),
+                    ratios_of(found[resend], found[wire]),
                     at_least=True,
                     details=details,
                 )
@@ -68,7 +66,7 @@ def overhead_bars(repeats: int, progress: Progress, *, quick: bool) -> list[Bar]
                 f"slow_sink_{wire}",
                 f"overhead per {_NAMES[wire]} turn while after work takes 0.5 s, against none",
                 1.1,
-                ratio_of(found[f"{wire}_slow_sink"], found[wire]),
+                ratios_of(found[f"{wire}_slow_sink"], found[wire]),
                 details=details,
             )
         )
@@ -95,17 +93,17 @@ def internet_bars(repeats: int, progress: Progress, *, quick: bool) -> list[Bar]
             ("e2e", "e2e_s", "wall time end to end", 40.0),
             ("ttft", "ttft_ms_p50", "time to first token", 45.0),
         ):
-            figures = [_figure(rows[each], key) for each in (transport, "http_stateless")]
+            this, baseline = rows[transport], rows["http_stateless"]
             bars.append(
                 Bar(
                     f"internet_{name}_{transport}",
                     f"less {what} over the internet, {scenario.tool_calls} tool calls, "
                     f"{transport} against http_stateless",
                     limit,
-                    saving_of(*figures),
+                    savings_of(_values(this, key), _values(baseline, key)),
                     unit="%",
                     at_least=True,
-                    details={"this": figures[0].median, "baseline": figures[1].median},
+                    details={"this": this[key], "baseline": baseline[key]},
                 )
             )
     return bars
@@ -116,8 +114,9 @@ def delivery_bars(repeats: int, progress: Progress, *, quick: bool) -> list[Bar]
     scenario = load_scenario("long_answer")
     if quick:
         scenario = replace(scenario, messages=2, answer_tokens=800)
+    rate = 4000.0
     settings = TransportsSettings(
-        (scenario,), rates=(4000.0,), repeats=repeats, held_sessions=0, beside=()
+        (scenario,), rates=(rate,), repeats=repeats, held_sessions=0, beside=()
     )
     rows = _rows(settings, progress)
     return [
@@ -125,7 +124,7 @@ def delivery_bars(repeats: int, progress: Progress, *, quick: bool) -> list[Bar]
             f"delivery_{transport}",
             f"part of 4,000 tokens/s that one session gets, {transport}",
             98.0,
-            _percent(_figure(rows[transport], "delivered_tps"), 4000.0),
+            [value / rate * 100 for value in _values(rows[transport], "delivered_tps") if value],
             unit="%",
             at_least=True,
             details={"delivered_tps": rows[transport]["delivered_tps"]},
@@ -148,23 +147,28 @@ def history_bars(repeats: int, progress: Progress, *, quick: bool) -> list[Bar]:
         for size in sizes
     )
     settings = TransportsSettings(
-        scenarios, rates=(0.0,), transports=_WIRES, repeats=repeats, held_sessions=0, beside=()
+        scenarios,
+        rates=(0.0,),
+        transports=_WIRES,
+        repeats=repeats,
+        held_sessions=0,
+        beside=(),
+        side_by_side=True,
     )
     result = run_transports(settings, progress)["rows"]
     rows = {(row["scenario"], row["transport"]): row for row in result}
     bars = []
     for wire in _WIRES:
-        short, long = (
-            _figure(rows[scenario.name, wire], "overhead_ms_p50") for scenario in scenarios
-        )
+        key = "overhead_ms_p50"
+        short, long = (rows[scenario.name, wire] for scenario in scenarios)
         bars.append(
             Bar(
                 f"history_{wire}",
                 f"overhead of a {_NAMES[wire]} turn at {sizes[1]:,} tokens of history against "
                 f"{sizes[0]:,}",
                 1.1,
-                ratio_of(long, short),
-                details={"short_ms": short.median, "long_ms": long.median},
+                ratios_of(_values(long, key), _values(short, key)),
+                details={"short_ms": short[key], "long_ms": long[key]},
             )
         )
     return bars
@@ -182,7 +186,7 @@ def chain_bars(repeats: int, progress: Progress, *, quick: bool) -> list[Bar]:
             f"overhead of turns {turns - row['turns_compared'] + 1} to {turns} against turns 2 to "
             f"{row['turns_compared'] + 1}, {row['transport']}",
             1.1,
-            Figure(row["ratio"], *row["ratio_spread"]),
+            row["ratio_by_repetition"],
             details={"first_ms": row["first_ms"], "last_ms": row["last_ms"]},
         )
         for row in run_chain(settings, progress)["growth"]
@@ -194,13 +198,9 @@ def _rows(settings: TransportsSettings, progress: Progress) -> dict[str, dict[st
     return {row["transport"]: row for row in (*result["rows"], *result["beside"])}
 
 
-def _figure(row: dict[str, Any], key: str) -> Figure:
-    spread: Sequence[float] = row["spread"][key]
-    return Figure(row[key], spread[0], spread[1])
-
-
-def _percent(figure: Figure, whole: float) -> Figure:
-    return Figure(*(value / whole * 100 for value in (figure.median, figure.low, figure.high)))
+def _values(row: dict[str, Any], key: str) -> list[float | None]:
+    values: list[float | None] = row["by_repetition"][key]
+    return values
 
 
 def _cut(scenario: Scenario, *, quick: bool) -> Scenario:

@@ -8,7 +8,7 @@ import time
 import urllib.request
 from typing import Final
 
-from turnwire_bench.bar import Bar, each_of
+from turnwire_bench.bar import Bar
 from turnwire_bench.failure import BenchFailure
 from turnwire_bench.processes import Child
 from turnwire_bench.progress import Progress
@@ -53,7 +53,7 @@ def opens_bars(repeats: int, progress: Progress, *, quick: bool) -> list[Bar]:
                     f"opens_{wire}",
                     f"of {count:,} simultaneous {_NAMES[wire]} opens, refused",
                     0.0,
-                    each_of(refused),
+                    refused,
                     unit="",
                     details={
                         "opens_and_turns_per_second": statistics.median(rates),
@@ -94,7 +94,7 @@ def stalled_bars(repeats: int, progress: Progress, *, quick: bool) -> list[Bar]:
                     f"stalled_memory_{wire}",
                     f"growth per {name} stream whose reader stops",
                     1024.0,
-                    each_of(grown),
+                    grown,
                     unit="kB",
                     details=details,
                 ),
@@ -102,7 +102,7 @@ def stalled_bars(repeats: int, progress: Progress, *, quick: bool) -> list[Bar]:
                     f"stalled_cpu_{wire}",
                     f"a core's time for {streams} {name} streams whose readers stopped",
                     2.0,
-                    each_of(cores),
+                    cores,
                     unit="%",
                     details=details,
                 ),
@@ -145,7 +145,7 @@ def idle_bars(repeats: int, progress: Progress, *, quick: bool) -> list[Bar]:
                     f"idle_{wire}",
                     f"an idle {name} session after a turn of 40 kB",
                     limit,
-                    each_of(held),
+                    held,
                     unit="kB",
                     details={"before_it_rests_kb": statistics.median(at_once)},
                 ),
@@ -153,14 +153,14 @@ def idle_bars(repeats: int, progress: Progress, *, quick: bool) -> list[Bar]:
                     f"idle_kept_{wire}",
                     f"of it, kept 5 s after a {name} session was closed",
                     limit / 10,
-                    each_of(kept),
+                    kept,
                     unit="kB",
                 ),
                 Bar(
                     f"idle_kept_again_{wire}",
                     f"the same of as many {name} sessions once more, beyond what the first kept",
                     limit / 10,
-                    each_of(kept_again),
+                    kept_again,
                     unit="kB",
                 ),
             ]
@@ -210,7 +210,7 @@ def cached_bars(repeats: int, progress: Progress, *, quick: bool) -> list[Bar]:
             "cached_p99",
             f"p99 of the token delay beside {count:,} cached sessions against none",
             1.3,
-            each_of(ratios),
+            ratios,
             details={f"{name}_ms": statistics.median(values) for name, values in late.items()},
         )
     ]

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from turnwire_bench.bar import Bar
 from turnwire_bench.failure import BenchFailure
-from turnwire_bench.figures import Figure
 from turnwire_bench.progress import Progress
 from turnwire_bench.scale import ScaleSettings
 from turnwire_bench.scale_workers import run_scale_workers
@@ -54,7 +53,7 @@ def workers_bars(repeats: int, progress: Progress, *, quick: bool) -> list[Bar]:
             "workers",
             what,
             1.7,
-            Figure(ratio["ratio"], *ratio["spread"]),
+            ratio["by_repetition"],
             at_least=True,
             details={**details, "ratio_measured": ratio["ratio_measured"]},
         )

@@ -11,6 +11,7 @@ from turnwire_bench.drivers import STAGES
 from turnwire_bench.meta import meta_of
 from turnwire_bench.network import PROFILES
 from turnwire_bench.progress import Progress
+from turnwire_bench.repetitions import order_of
 from turnwire_bench.rows import Way, overheads_ms
 from turnwire_bench.samples import Conversation
 from turnwire_bench.scenario import Scenario
@@ -61,7 +62,7 @@ def run_chain(settings: ChainSettings, progress: Progress) -> dict[str, Any]:
     with Stand() as stand:
         server, worker = stand.server(), stand.worker()
         for repeat in range(-1, settings.repeats):  # the first warms up, and is dropped
-            for name in settings.transports:
+            for name in order_of(settings.transports, repeat):
                 progress(f"{repeat + 1} of {settings.repeats}: {name}")
                 job = {
                     "do": "conversation",
@@ -121,7 +122,7 @@ def growth(overheads: Sequence[Sequence[float]]) -> dict[str, Any]:
     window = min(window, max(1, (turns - 1) // 2))
     first = [values[1 : window + 1] for values in overheads]
     last = [values[-window:] for values in overheads]
-    # Over all conversations together, so that what else the machine did in one of them is not it.
+    # By conversation: a machine that changes its speed between two changes both their ends.
     first_ms, last_ms = (
         statistics.median(v for values in end for v in values) for end in (first, last)
     )
@@ -132,7 +133,8 @@ def growth(overheads: Sequence[Sequence[float]]) -> dict[str, Any]:
     return {
         "first_ms": first_ms,
         "last_ms": last_ms,
-        "ratio": last_ms / first_ms,
+        "ratio": statistics.median(ratios),
         "ratio_spread": [min(ratios), max(ratios)],
+        "ratio_by_repetition": ratios,
         "turns_compared": window,
     }

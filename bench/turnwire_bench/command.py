@@ -29,7 +29,7 @@ from turnwire_bench.html_report import html_report
 from turnwire_bench.network import PROFILES
 from turnwire_bench.progress import Progress, Steps
 from turnwire_bench.scenario import load_scenario
-from turnwire_bench.transports import TransportsSettings, run_transports
+from turnwire_bench.transports import BESIDE, TransportsSettings, run_transports
 
 __all__ = ["run_bench"]
 
@@ -94,7 +94,7 @@ def _transports(options: argparse.Namespace, console: Console, progress: Progres
         hops=options.hops,
         tls=options.tls,
         held_sessions=8 if options.quick else 20,
-        **({"beside": ()} if options.no_yardstick else {}),
+        beside=() if options.no_yardstick else BESIDE,
     )
     result = run_transports(settings, progress)
     for place, group in itertools.groupby(result["rows"], key=_place):

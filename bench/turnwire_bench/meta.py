@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
+from turnwire_bench.cold import cold_memory
 from turnwire_server.config.environment import process_environment
 
 __all__ = ["meta_of"]
@@ -39,6 +40,7 @@ def meta_of(command: str, *, notes: Sequence[str] = (), **settings: object) -> d
             "architecture": platform.machine(),
             "system": f"{platform.system()} {platform.release()}",
             "load": [round(value, 2) for value in os.getloadavg()],
+            "memory": cold_memory(),
         },
         "versions": {"python": platform.python_version(), **_versions()},
         "commit": _commit(),

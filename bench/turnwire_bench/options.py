@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any, Final
 
+from turnwire_bench.repetitions import SHORT_FACTOR, SHORT_GROUPS
+
 __all__ = ["add_subcommands"]
 
 _EPILOG: Final = """\
@@ -139,13 +141,18 @@ def _add_peers(commands: Any) -> None:
 
 
 def _add_bars(commands: Any) -> None:
-    parser = _command(commands, "bars", "the bars of the design, each measured by itself")
+    parser = _command(
+        commands,
+        "bars",
+        "the bars of the design, each measured by itself",
+        repeated=f"; {SHORT_FACTOR} times as many of what takes seconds: {', '.join(SHORT_GROUPS)}",
+    )
     parser.add_argument("--only", type=_names, metavar="NAME,…", help="these groups, see --list")
     parser.add_argument("--list", action="store_true", help="print the groups and stop")
 
 
 def _command(
-    commands: Any, name: str, what: str, *, with_html: bool = False
+    commands: Any, name: str, what: str, *, with_html: bool = False, repeated: str = ""
 ) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         name, help=what, description=f"{what[0].upper()}{what[1:]}."
@@ -153,7 +160,9 @@ def _command(
     parser.add_argument(
         "--quick", action="store_true", help="smallest sizes: to see that it works, not to quote"
     )
-    parser.add_argument("--repeats", type=_count, metavar="N", help="repetitions (default 5)")
+    parser.add_argument(
+        "--repeats", type=_count, metavar="N", help=f"repetitions (default 5{repeated})"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     if with_html:
         parser.add_argument("--html", type=Path, metavar="FILE", help="write a report with plots")

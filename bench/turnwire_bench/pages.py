@@ -31,6 +31,10 @@ _NAMES: Final = {
     "grpc_rollout": "gRPC rollout",
     "sdk_dropin": "official SDK over `turnwire.openai`",
 }
+_ABOUT_BARS: Final = (
+    "Measured is the median of the repetitions, lowest and highest are single ones. A ratio is one "
+    "of two figures of the same repetition, which were measured soon after each other."
+)
 
 Row = Mapping[str, Any]
 
@@ -93,14 +97,18 @@ def _peers(result: Mapping[str, Any]) -> str:
 
 def _bars(result: Mapping[str, Any]) -> str:
     signs = {"at most": "≤", "at least": "≥"}
-    return _table(
-        ("bar", "limit", "measured (lowest to highest)", "met"),
+    # Older files have no ratio of each repetition: there the spread is what both sides' allow.
+    is_paired = all("by_repetition" in bar for bar in result["bars"])
+    counted = ("repetitions",) if is_paired else ()
+    return (f"{_ABOUT_BARS}\n\n" if is_paired else "") + _table(
+        ("bar", "limit", "measured (lowest to highest)", *counted, "met"),
         (
             (
                 bar["what"],
                 f"{signs[bar['direction']]} {bar['limit']:g} {bar['unit']}".strip(),
                 f"{bar['measured']:.3g} ({' to '.join(f'{value:.3g}' for value in bar['spread'])}) "
                 f"{bar['unit']}".strip(),
+                *(str(bar[key]) for key in counted),
                 "yes" if bar["met"] else "no",
             )
             for bar in result["bars"]

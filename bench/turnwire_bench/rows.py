@@ -73,22 +73,18 @@ def row_of(
         [turn.ttft_s * 1e3 for turn in each.turns[1:] or each.turns if turn.ttft_s is not None]
         for each in conversations
     ]
-    figures: dict[str, Figure | None] = {
-        "e2e_s": Figure.of_values(each.e2e_s for each in conversations),
-        "ttft_ms_p50": _figure(first_tokens),
-        "overhead_ms_p50": Figure.of(later),
-        "delivered_tps": _figure([_delivered(each.turns, scenario) for each in conversations]),
-        "server_cpu_ms_per_turn": _figure(
-            [
-                [each.server_cpu_s * 1e3 / turns]
-                for each in conversations
-                if each.server_cpu_s is not None
-            ]
-        ),
-        "client_cpu_ms_per_turn": Figure.of_values(
-            each.client_cpu_s * 1e3 / turns for each in conversations
-        ),
+    samples: dict[str, Sequence[Sequence[float]]] = {
+        "e2e_s": [[each.e2e_s] for each in conversations],
+        "ttft_ms_p50": first_tokens,
+        "overhead_ms_p50": later,
+        "delivered_tps": [_delivered(each.turns, scenario) for each in conversations],
+        "server_cpu_ms_per_turn": [
+            [] if each.server_cpu_s is None else [each.server_cpu_s * 1e3 / turns]
+            for each in conversations
+        ],
+        "client_cpu_ms_per_turn": [[each.client_cpu_s * 1e3 / turns] for each in conversations],
     }
+    figures = {name: _figure(repetitions) for name, repetitions in samples.items()}
     stages = _stages(conversations)
     row: dict[str, Any] = {"turns": turns}
     for name, figure in figures.items():
@@ -108,6 +104,10 @@ def row_of(
         for name, figure in figures.items()
     }
     row["repetitions"] = len(conversations)
+    row["by_repetition"] = {
+        name: [statistics.median(values) if values else None for values in repetitions]
+        for name, repetitions in samples.items()
+    }
     return row
 
 

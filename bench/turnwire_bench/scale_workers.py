@@ -209,22 +209,22 @@ def _ratio(
     """Compare within each repetition, whose tries were side by side."""
     few, many = pair
 
-    def of(name: str) -> Figure | None:
-        values = [
+    def of(name: str) -> list[float]:
+        return [
             more[name] / less[name]
             for less, more in zip(found[few], found[many], strict=True)
             if less[name]
         ]
-        return Figure.of_values(values) if values else None
 
-    ratio, measured = of("sessions_accounted"), of("sessions")
+    ratios, measured = of("sessions_accounted"), of("sessions")
     return {
         "transport": wire,
         "rate": rate,
         "workers": list(pair),
-        "ratio": None if ratio is None else ratio.median,
-        "ratio_measured": None if measured is None else measured.median,
-        "spread": None if ratio is None else [ratio.low, ratio.high],
+        "ratio": _median(ratios),
+        "ratio_measured": _median(measured),
+        "spread": [min(ratios), max(ratios)] if ratios else None,
+        "by_repetition": ratios,
     }
 
 

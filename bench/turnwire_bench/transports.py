@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,16 +13,20 @@ from turnwire_bench.meta import meta_of
 from turnwire_bench.network import PROFILES, Profile
 from turnwire_bench.processes import Child
 from turnwire_bench.progress import Progress
+from turnwire_bench.repetitions import order_of
 from turnwire_bench.rows import Way, row_of
 from turnwire_bench.samples import Conversation
 from turnwire_bench.scenario import Scenario
 from turnwire_bench.stand import Server, Stand, Tls, notes_of
 
-__all__ = ["TransportsSettings", "run_transports"]
+__all__ = ["BESIDE", "TransportsSettings", "run_transports"]
 
 SLOW_SINKS: Final = {"ws_slow_sink": "ws", "grpc_slow_sink": "grpc"}
 """Rows that run against a server with slow after work, and what they are otherwise."""
+BESIDE: Final = (*YARDSTICKS, *SLOW_SINKS, "sdk_plain")
+"""What can run beside the transports."""
 _PLAN_OF: Final = {"echo_grpc": "grpc", "echo_ws": "ws"}
+_WARM_TURNS: Final = 2
 _TIMEOUT_S: Final = 900.0
 _LOOPBACK: Final = PROFILES["loopback"]
 
@@ -43,8 +48,22 @@ class TransportsSettings:
     tls: Tls = "stateless"
     held_sessions: int = 20
     """Sessions that memory is measured with; 0 leaves it out."""
-    beside: tuple[str, ...] = (*YARDSTICKS, *SLOW_SINKS, "sdk_plain")
-    """What runs beside the transports."""
+    beside: tuple[str, ...] = BESIDE
+    """Of `BESIDE`."""
+    side_by_side: bool = False
+    """Whether each repetition runs a row at all places, where it is these that are compared; else
+    one place is measured after the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a table of rows is measured."""
+
+    scenario: Scenario
+    rate: float
+    profile: Profile
+    plans: dict[str, list[Plan]]
+    """What the yardsticks send there."""
 
 
 def run_transports(settings: TransportsSettings, progress: Progress) -> dict[str, Any]:
@@ -60,13 +79,15 @@ def run_transports(settings: TransportsSettings, progress: Progress) -> dict[str
     beside: list[dict[str, Any]] = []
     with Stand(tls=settings.tls, hops=settings.hops) as stand:
         bench = _Bench(stand, settings, progress)
-        for scenario in settings.scenarios:
-            for rate in settings.rates:
-                bench.prepare(scenario, rate)
-                for profile in settings.profiles:
-                    shown, extra = bench.measure(scenario, rate, profile)
-                    rows += shown
-                    beside += extra
+        places = [
+            _Place(scenario, rate, profile, plans)
+            for scenario, rate in itertools.product(settings.scenarios, settings.rates)
+            for plans in [bench.prepare(scenario, rate)]
+            for profile in settings.profiles
+        ]
+        for together in [places] if settings.side_by_side else [[place] for place in places]:
+            for row in bench.measure(together):
+                (beside if row["transport"] in settings.beside else rows).append(row)
         if settings.held_sessions:
             bench.weigh(rows)
     return {
@@ -103,7 +124,6 @@ class _Bench:
         self._echo: Child | None = None
         self._servers: dict[_Key, Server] = {}
         self._warm: set[tuple[_Key, str]] = set()
-        self._plans: dict[str, list[Plan]] = {}
         self._count = 0
 
     # Servers.
@@ -128,61 +148,59 @@ class _Bench:
             self._converse(server, transport, scenario, 0.0, _LOOPBACK)
         return server
 
+    def _server_of(self, name: str, scenario: Scenario, rate: float) -> tuple[Server, str]:
+        """Return the server of a row, and the transport to it; of a yardstick, what it copies."""
+        transport = {**SLOW_SINKS, **_PLAN_OF}.get(name, name)
+        is_slow = name in SLOW_SINKS
+        return self._server(transport, scenario, rate, is_slow=is_slow), transport
+
     # Rows.
 
-    def prepare(self, scenario: Scenario, rate: float) -> None:
-        """Learn what the yardstick has to send."""
-        for transport in self._settings.transports:
-            self._server(transport, scenario, rate)
-        for yardstick in set(self._settings.beside) & set(_PLAN_OF):
-            transport = _PLAN_OF[yardstick]
-            self._progress(f"{scenario.name}, {rate:g} tokens/s: learning the events")
-            server = self._server(transport, scenario, rate)
-            learned = self._converse(server, transport, scenario, rate, _LOOPBACK, learn=True)
-            self._plans[yardstick] = plans_of(learned.turns, scenario, rate)
+    def prepare(self, scenario: Scenario, rate: float) -> dict[str, list[Plan]]:
+        """Warm every row up, and return what the yardsticks have to send."""
+        plans: dict[str, list[Plan]] = {}
+        for name in (*self._settings.transports, *self._settings.beside):
+            server, transport = self._server_of(name, scenario, rate)
+            if name in _PLAN_OF:
+                self._progress(f"{scenario.name}, {rate:g} tokens/s: learning the events")
+                learned = self._converse(server, transport, scenario, rate, _LOOPBACK, learn=True)
+                plans[name] = plans_of(learned.turns, scenario, rate)
+                self._converse_echo(name, plans[name][:_WARM_TURNS], _LOOPBACK)
+        return plans
 
-    def measure(
-        self, scenario: Scenario, rate: float, profile: Profile
-    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Return the rows of the transports, and of what runs beside them."""
+    def measure(self, places: Sequence[_Place]) -> list[dict[str, Any]]:
+        """Return the rows of the transports and of what runs beside them, of all places."""
         settings = self._settings
-        extra = settings.beside
-        names = [*settings.transports, *extra]
-        found: dict[str, list[Conversation]] = {name: [] for name in names}
+        names = (*settings.transports, *settings.beside)
+        found: list[tuple[str, _Place, list[Conversation]]] = [
+            (name, place, []) for name in names for place in places
+        ]
         for repeat in range(settings.repeats):
-            shift = repeat * 3 % len(names)
-            for name in (*names[shift:], *names[:shift]):
+            for name, place, conversations in order_of(found, repeat):
                 self._progress(
-                    f"{scenario.name}, {profile.name}, {rate:g} tokens/s: "
+                    f"{place.scenario.name}, {place.profile.name}, {place.rate:g} tokens/s: "
                     f"{repeat + 1} of {settings.repeats}: {name}"
                 )
-                found[name].append(self._one(name, scenario, rate, profile))
-        shown = [self._row(name, found[name], scenario, rate, profile) for name in names]
-        return shown[: len(settings.transports)], shown[len(settings.transports) :]
+                conversations.append(self._one(name, place))
+        return [self._row(*row) for row in found]
 
-    def _one(self, name: str, scenario: Scenario, rate: float, profile: Profile) -> Conversation:
+    def _one(self, name: str, place: _Place) -> Conversation:
         if name in _PLAN_OF:
-            return self._converse_echo(name, profile)
-        transport = SLOW_SINKS.get(name, name)
-        server = self._server(transport, scenario, rate, is_slow=name in SLOW_SINKS)
-        return self._converse(server, transport, scenario, rate, profile)
+            return self._converse_echo(name, place.plans[name], place.profile)
+        server, transport = self._server_of(name, place.scenario, place.rate)
+        return self._converse(server, transport, place.scenario, place.rate, place.profile)
 
     def _row(
-        self,
-        name: str,
-        conversations: Sequence[Conversation],
-        scenario: Scenario,
-        rate: float,
-        profile: Profile,
+        self, name: str, place: _Place, conversations: Sequence[Conversation]
     ) -> dict[str, Any]:
-        way = Way(profile, self._stand.round_trips(name))
-        plans = self._plans[name] if name in _PLAN_OF else None
+        way = Way(place.profile, self._stand.round_trips(name))
+        plans = place.plans.get(name)
         return {
-            "scenario": scenario.name,
-            "profile": profile.name,
-            "rate": rate,
+            "scenario": place.scenario.name,
+            "profile": place.profile.name,
+            "rate": place.rate,
             "transport": name,
-            **row_of(conversations, scenario, rate, way, plans),
+            **row_of(conversations, place.scenario, place.rate, way, plans),
         }
 
     # Conversations.
@@ -211,7 +229,9 @@ class _Bench:
         pids = self._stand.server_pids(server, transport)
         return self._timed(job, pids)
 
-    def _converse_echo(self, yardstick: str, profile: Profile) -> Conversation:
+    def _converse_echo(
+        self, yardstick: str, plans: Sequence[Plan], profile: Profile
+    ) -> Conversation:
         if self._echo is None:
             self._echo = self._stand.echo()
         port = self._echo.ready["grpc_port" if yardstick == "echo_grpc" else "http_port"]
@@ -219,7 +239,7 @@ class _Bench:
             "do": "echo",
             "transport": yardstick,
             "port": self._stand.through(port, profile),
-            "plans": self._plans[yardstick],
+            "plans": plans,
         }
         return self._timed(job, [self._echo.pid])
 

@@ -35,6 +35,7 @@ def run(tmp_path, *arguments: str) -> dict:
     assert main(["bench", *arguments, "--quick", "--repeats", "1", "--json", str(target)]) == 0
     result = json.loads(target.read_bytes())
     assert {"command", "machine", "versions", "commit", "notes"} <= set(result["meta"])
+    assert set(result["meta"]["machine"]["memory"]) == {"hot_ns", "cold_ns", "pause_ms"}
     return result
 
 
@@ -112,6 +113,7 @@ def test_scale_compares_numbers_of_workers(tmp_path):
     (ratio,) = result["ratios"]
     assert ratio["workers"] == [1, 2]
     assert set(ratio) >= {"ratio", "ratio_measured", "spread"}
+    assert len(ratio["by_repetition"]) == 1
     assert any("cores_left" in note for note in result["meta"]["notes"])
     assert any("How the number is searched" in note for note in result["meta"]["notes"])
 
@@ -145,6 +147,13 @@ def test_a_bar_is_measured_by_itself(tmp_path, capsys):
     assert bars[0]["bar"] == "burst"
     assert {"limit", "measured", "spread", "met", "what"} <= set(bars[0])
     assert "208 events" in capsys.readouterr().out
+
+
+def test_the_help_says_which_bars_are_repeated_more_often(capsys):
+    with pytest.raises(SystemExit):
+        main(["bench", "bars", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "5 times as many of what takes seconds: overhead, burst, history, chain" in said
 
 
 def test_the_groups_of_bars_are_listed(capsys):

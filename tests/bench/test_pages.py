@@ -82,6 +82,15 @@ def test_a_bar_says_whether_it_is_met():
     ]
 
 
+def test_bars_of_several_repetitions_say_how_many_and_what_a_ratio_is_of():
+    bar = {"what": "a ratio", "direction": "at most", "limit": 1.1, "unit": "×", "met": False}
+    bar |= {"measured": 1.21, "spread": [1.0, 1.5], "repetitions": 3}
+    about, _, head, _, line = lines_of("bars", bars=[{**bar, "by_repetition": [1.0, 1.5, 1.21]}])
+    assert "A ratio is one of two figures of the same repetition" in about
+    assert head == "| bar | limit | measured (lowest to highest) | repetitions | met |"
+    assert line == "| a ratio | ≤ 1.1 × | 1.21 (1 to 1.5) × | 3 | no |"
+
+
 def test_a_search_says_what_a_core_carries_and_what_idle_sessions_hold():
     row = {**CARRIED, "sessions_per_core": 200.0, "idle_kb_per_session": 98.4}
     row |= {"delay_ms_p50": 1.26, "delay_ms_p99": 48.0}

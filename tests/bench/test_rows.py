@@ -62,6 +62,25 @@ def test_a_row_has_every_stable_key_and_leaves_the_first_turn_out_of_its_medians
     assert (row["bytes_up"], row["bytes_down"]) == (10, 20)
 
 
+def test_a_row_tells_the_figures_of_each_repetition():
+    row = row_of(
+        [
+            conversation(turn(0.9), turn(0.101), turn(0.103), e2e_s=3.0, server_cpu_s=0.06),
+            conversation(turn(0.9), *[turn(0.109, ttft_s=None)] * 2, e2e_s=1.0),
+        ],
+        SCENARIO,
+        1000.0,
+        LOOPBACK,
+    )
+    told = row["by_repetition"]
+    assert told["e2e_s"] == [3.0, 1.0]
+    assert told["overhead_ms_p50"] == [pytest.approx(2.0), pytest.approx(9.0)]
+    # What one of them does not have keeps its place, so that rows can be compared by repetition.
+    assert told["ttft_ms_p50"] == [pytest.approx(10.0), None]
+    assert told["server_cpu_ms_per_turn"] == [pytest.approx(20.0), None]
+    assert set(told) == set(row["spread"])
+
+
 def test_delivered_tokens_are_those_of_answers_behind_their_first_delta():
     row = row_of([conversation(turn(0.11), turn(0.11), turn(0.11))], SCENARIO, 1000.0, LOOPBACK)
     assert row["delivered_tps"] == pytest.approx(1000.0)

@@ -30,6 +30,13 @@ def test_the_agent_rollout_is_that_of_the_design():
     assert scenario.turns == 26
 
 
+def test_the_scenario_for_slow_rates_takes_seconds_at_65_tokens_per_second():
+    scenario = load_scenario("short_answers")
+    assert scenario.history_tokens == 30_000
+    turns = range(scenario.turns)
+    assert sum(scenario.engine_s(turn, scenario.answer_tokens, 65.0) for turn in turns) < 6
+
+
 def test_the_first_turn_brings_the_history_in_messages_of_both_sides():
     scenario = Scenario("s", history_tokens=600, history_message_tokens=250, message_tokens=7)
     items = scenario.input(0)

@@ -207,6 +207,13 @@ def test_growth_compares_the_last_turns_with_the_first_that_continue():
     assert growth([[9.0, 1.0, 1.0, 3.0]])["turns_compared"] == 1
 
 
+def test_growth_is_that_within_a_conversation_however_fast_the_machine_is_in_each():
+    chains = [[9.0, first, first, last] for first, last in ((10.0, 10.0), (5.0, 20.0), (1.0, 3.0))]
+    grown = growth(chains)
+    assert grown["ratio_by_repetition"] == [1.0, 4.0, 3.0]
+    assert grown["ratio"] == 3.0
+
+
 def test_a_chain_is_as_long_as_it_is_told():
     scenario = ChainSettings(turns=200, tokens=100_000).scenario
     assert scenario.turns == 200
@@ -242,6 +249,7 @@ def test_the_bar_of_more_workers_is_the_ratio_with_the_load_accounted_for(
         row = dict.fromkeys(("sessions", "client_cores"), 0.3)
         row |= {"sessions_accounted": 2.0, "server_cores": used, "cores_left": 1.5}
         ratio = {"ratio": 1.75, "ratio_measured": 1.3, "spread": [1.6, 1.9]}
+        ratio["by_repetition"] = [1.9, 1.6, 1.75]
         return {"rows": [{"workers": count, **row} for count in workers], "ratios": [ratio]}
 
     monkeypatch.setattr(bars_of_workers, "run_scale_workers", run)
