@@ -325,25 +325,23 @@ class SimGeneration:
         """Hand what is due to who listens and wait on; the reader is woken for all else."""
         output, take, rate, due = self._output, self._take, self._even_rate, self._sent + 1
         assert output is not None
-        elapsed = self._monotonic() - self._began
-        if not rate or elapsed * rate >= due - ROUNDING:  # mostly only one is
-            due = max(due, output.pace.due(elapsed, self._limit))
-            if output.pace.pulled:
-                due = min(due, self._sent + self._settings.step_tokens)
-            elif due - self._sent > self._request.max_pending_tokens:
-                return self._wake()
-        if due >= self._limit or take is None:
-            return self._wake()
-        ids = output.ids[self._sent : due]
-        self._sent = due
         try:
-            has_room = take(ids)
-        except Exception as bug:
+            elapsed = self._monotonic() - self._began
+            if not rate or elapsed * rate >= due - ROUNDING:  # mostly only one is
+                due = max(due, output.pace.due(elapsed, self._limit))
+                if output.pace.pulled:
+                    due = min(due, self._sent + self._settings.step_tokens)
+                elif due - self._sent > self._request.max_pending_tokens:
+                    return self._wake()
+            if due >= self._limit or take is None:
+                return self._wake()
+            ids = output.ids[self._sent : due]
+            self._sent = due
+            if not take(ids):
+                self._wake(is_full=True)
+            elif not self._cancelled:
+                after = due / rate if rate else output.pace.when(due)
+                self._call(self._began + after - self._monotonic(), self._hand_over)
+        except Exception as bug:  # the loop would log it, and the reader wait for ever
             if self._waiting is not None and not self._waiting.done():
                 self._waiting.set_exception(bug)
-            return
-        if not has_room:
-            self._wake(is_full=True)
-        elif not self._cancelled:
-            after = due / rate if rate else output.pace.when(due)
-            self._call(self._began + after - self._monotonic(), self._hand_over)
