@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from turnwire_server.adapters.ticks import Ticks
 from turnwire_server.ports.clock import Timer
 
 __all__ = ["SystemClock"]
@@ -13,6 +14,10 @@ __all__ = ["SystemClock"]
 
 class SystemClock:
     """`ports.Clock` on the machine's clocks and the running event loop."""
+
+    def __init__(self) -> None:
+        """Make a clock."""
+        self._ticks: Ticks | None = None
 
     # Called several times per token: without a frame of its own.
     monotonic = staticmethod(time.monotonic)
@@ -29,5 +34,7 @@ class SystemClock:
     def timers(
         self, loop: asyncio.AbstractEventLoop
     ) -> Callable[[float, Callable[[], object]], Timer]:
-        """Return what calls back on `loop`."""
-        return loop.call_later
+        """Return what calls back on `loop`, in the millisecond that is nearest."""
+        if self._ticks is None or self._ticks.loop is not loop:
+            self._ticks = Ticks(loop)
+        return self._ticks.call_later
