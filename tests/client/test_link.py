@@ -6,11 +6,12 @@ from contextlib import asynccontextmanager
 
 import turnwire
 from harness.client_events import text_turn
-from harness.client_wires import MemoryWire
+from harness.client_wires import MemoryWire, memory_session
 from harness.waiting import until
+from turnwire._create import Create
 from turnwire._link import Link
 from turnwire._wire import Arrival
-from turnwire.v1.client_event_pb2 import ClientEvent
+from turnwire.v1.client_event_pb2 import ClientEvent, ResponseCreate
 
 
 class Ends:
@@ -222,3 +223,59 @@ async def test_a_write_whose_stream_was_cut_is_a_loss_and_cancels_nobody_else() 
         await ends.told.wait()
     (error,) = ends.errors
     assert isinstance(error, turnwire.ConnectionLost)
+
+
+def a_create(text: str) -> Create:
+    settings = ClientEvent(response_create=ResponseCreate(model="m")).SerializeToString()
+    made = Create(settings, text, None, None, generate=None, rollout=None)
+    made.event_id = text
+    return made
+
+
+async def test_a_create_without_a_message_becomes_one_on_a_wire_that_needs_it() -> None:
+    wire = Slow()
+    creates = [a_create("1"), a_create("2")]
+    async with linked(wire) as (link, _):
+        await asyncio.sleep(0)
+        for each in creates:
+            link.send(each)
+        wire.taken.set()
+        await wire.sent_count(2)
+    assert wire.sent == [each.whole for each in creates]
+
+
+async def test_a_create_without_a_message_is_sent_as_it_is_on_a_wire_that_can() -> None:
+    class Json(Slow):
+        def __init__(self) -> None:
+            super().__init__()
+            self.creates: list[Create] = []
+
+        async def send_create(self, create: Create) -> int:
+            await self.taken.wait()
+            self.creates.append(create)
+            return 1
+
+    wire = Json()
+    creates = [a_create("1"), a_create("2")]
+    async with linked(wire) as (link, _):
+        await asyncio.sleep(0)
+        for each in creates:
+            link.send(each)
+        wire.taken.set()
+        link.send(ClientEvent(event_id="3"))
+        await wire.sent_count(1)
+    assert wire.creates == creates
+    assert [event.event_id for event in wire.sent] == ["3"]
+
+
+async def test_only_websocket_sessions_make_creates_without_a_message() -> None:
+    for name, is_late in (("websocket", True), ("grpc", False)):
+        wire = MemoryWire(lambda event: text_turn(event, f"resp_{event.event_id}", "x"), name=name)  # type: ignore[arg-type]
+        async with asyncio.timeout(20), memory_session(wire) as session:
+            for number in range(2):
+                turn = session.create("Hi", instructions="Be brief.", event_id=f"evt_{number}")
+                await turn.response()
+        assert isinstance(turn._state.delivery.asked, Create) is is_late
+        first, second = wire.sent
+        assert first.response_create == second.response_create
+        assert second.event_id == "evt_1"

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from harness.messages import examples, messages
 from turnwire import _codec
+from turnwire._event import RESPONSE_ENDS
 from turnwire._reading import EventReader
 from turnwire.errors import ProtocolViolation
 from turnwire.v1.server_event_pb2 import ServerEvent
@@ -60,6 +61,8 @@ def turn(number: int, tools: list[Any], said: str = "Hé", **rest: Any) -> list[
 def read(reader: EventReader, text: str) -> ServerEvent:
     event = reader.read(text, 7)
     expected = _codec.loads(ServerEvent, text)
+    if event.arm in RESPONSE_ENDS:
+        assert event.response_id == getattr(expected, event.arm).response.id
     assert event.whole == expected
     assert event.arm == expected.WhichOneof("event")
     assert event.sequence_number == (

@@ -10,8 +10,9 @@ import pytest
 import turnwire
 from harness.client_events import text_turn
 from harness.client_wires import MemoryWire, memory_session
-from turnwire._request import CreateOptions, KnownOptions, build_create, build_event
-from turnwire.v1.client_event_pb2 import ResponseCreate
+from turnwire._create import Create, input_items
+from turnwire._request import CreateOptions, KnownOptions, build_create, build_event, build_late
+from turnwire.v1.client_event_pb2 import ClientEvent, ResponseCreate
 
 
 def look_up(name: str = "look_up") -> dict[str, Any]:
@@ -66,6 +67,55 @@ def test_options_that_come_again_make_the_same_create(value: Any) -> None:
     ):
         for _ in range(3):
             assert event_create(options(), known, value, **rest) == plain(options(), value, **rest)
+
+
+@pytest.mark.parametrize("value", ["Hé", None, [{"type": "message", "role": "user"}] * 2])
+def test_a_create_of_known_options_needs_no_message_and_becomes_the_same(value: Any) -> None:
+    known = KnownOptions()
+    event_create(options(), known)
+    for rest in (
+        {},
+        {"previous_response_id": "resp_1", "generate": False},
+        {"rollout": True},
+    ):
+        given: Any = options(metadata={"b": "2", "a": "1"})
+        created = build_late(value, given, known, model="m", **rest)
+        assert isinstance(created, Create)
+        assert input_items(created) == {str: 1, type(None): 0, list: 2}[type(value)]
+        given["metadata"].clear()
+        given["tools"].clear()
+        created.event_id, created.stream_id = "evt_1", "a"
+        expected = plain(options(metadata={"b": "2", "a": "1"}), value, **rest)
+        event = ClientEvent(event_id="evt_1", stream_id="a", response_create=expected)
+        assert created.whole == event
+        assert input_items(event) == input_items(created)
+
+
+@pytest.mark.parametrize(
+    "unusual",
+    [
+        {"value": "\ud800"},
+        {"value": 1},
+        {"metadata": {"a": "\ud800"}},
+        {"metadata": {"\ud800": "a"}},
+        {"metadata": {"a": 1}},
+        {"metadata": [("a", "b")]},
+        {"previous_response_id": "\ud800"},
+        {"previous_response_id": 1},
+        {"generate": "yes"},
+        {"rollout": "yes"},
+    ],
+)
+def test_what_has_no_place_in_a_create_is_told_in_the_same_words(unusual: dict[str, Any]) -> None:
+    known = KnownOptions()
+    event_create(options(), known)
+    given = options(**{name: unusual.pop(name) for name in ("metadata",) if name in unusual})
+    value = unusual.pop("value", "Hi")
+    with pytest.raises((ValueError, TypeError)) as expected:
+        plain(given, value, **unusual)
+    with pytest.raises(expected.type) as failure:
+        build_late(value, given, known, model="m", **unusual)
+    assert str(failure.value) == str(expected.value)
 
 
 def test_options_are_compared_by_what_they_are_now() -> None:

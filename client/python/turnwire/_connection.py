@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable
 
 from turnwire._book import TurnBook
+from turnwire._create import Create, input_items
 from turnwire._delivery import cancel_event
 from turnwire._event import MIDDLE_ARMS, RESPONSE_ENDS, Event
 from turnwire._keeper import Keeper
@@ -96,7 +97,7 @@ class Connection:
 
     def start(
         self,
-        event: ClientEvent,
+        event: ClientEvent | Create,
         stream_id: str | None,
         event_id: str | None,
         *,
@@ -122,11 +123,8 @@ class Connection:
         event.event_id = event_id
         if stream_id is not None:
             event.stream_id = stream_id
-        given = event.response_create.input
-        count = 1 if given.HasField("text") else len(given.items.items)
-        state = TurnState(
-            event_id, stream_id, count, self._max_buffered_events, event, is_exact=is_exact
-        )
+        most, count = self._max_buffered_events, input_items(event)
+        state = TurnState(event_id, stream_id, count, most, event, is_exact=is_exact)
         self._book.add(state)
         self.keeper.start(state)
         return Turn(state, self)
@@ -249,18 +247,17 @@ class Connection:
                 return state
         if not arm:
             return None  # A type of a later version.
-        message = event.whole
         if arm == "response_created":
-            self._start_successor(message)
-        elif arm == "error" and self._hear_error(message, event_id):
+            self._start_successor(event.whole)
+        elif arm == "error" and self._hear_error(event.whole, event_id):
             return None
-        state = self._owner(message, arm, event_id)
-        if arm in RESPONSE_ENDS and self._book.has_ended(getattr(message, arm).response.id, state):
+        state = self._owner(event, event_id)
+        if arm in RESPONSE_ENDS and self._book.has_ended(event.response_id, state):
             return None  # To a create that was sent again, in case its end had been lost.
         if arm in STEER_ARMS:
             state = self._hear_steer(event, state)
         if state is None:
-            self._hear_notice(event, message)
+            self._hear_notice(event, event.whole)
             return None
         self._book.heard(state.stream_id)
         if arm == "response_incomplete" and self.keeper.was_cut_short(state, event):
@@ -269,7 +266,7 @@ class Connection:
         if arm == "response_done" and state.response_id is not None:
             self._steers.release(state.response_id)
         if state.is_over:
-            self._lineage.note(state)
+            self._lineage.note(state, event)
             self._forget(state)
             self.keeper.progress()
         elif arm == "response_created":
@@ -366,23 +363,24 @@ class Connection:
                 return
         self._lineage.transcript.steer(target_id, items)
 
-    def _owner(self, event: ServerEvent, arm: str, event_id: str | None) -> TurnState | None:
+    def _owner(self, event: Event, event_id: str | None) -> TurnState | None:
         """Return the turn that an event is of; None when it is of the session."""
-        if event_id is None and arm == "error" and event.HasField("event_id"):
-            event_id = event.event_id
+        arm = event.arm
+        if event_id is None and arm == "error" and event.whole.HasField("event_id"):
+            event_id = event.whole.event_id
         if event_id is not None:
             return self._book.find(event_id)
         if arm.startswith("turnwire_"):
             return None
-        head = self._book.head(event.stream_id if event.HasField("stream_id") else None)
-        if arm == "error" and event.error.error.code in _CONNECTION_CODES:
+        head = self._book.head(event.stream_id)
+        if arm == "error" and event.whole.error.error.code in _CONNECTION_CODES:
             return None
         if arm == "response_created":
-            extension = event.response_created.response.turnwire
+            extension = event.whole.response_created.response.turnwire
             if extension.HasField("event_id") and (
                 head is None or extension.event_id != head.event_id
             ):
-                return self._unexpected(event, extension.event_id)
+                return self._unexpected(event.whole, extension.event_id)
         return head
 
     def _unexpected(self, event: ServerEvent, event_id: str) -> TurnState | None:

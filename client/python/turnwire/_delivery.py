@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from turnwire._create import Create
 from turnwire.v1.client_event_pb2 import ClientEvent, ResponseCancel
 from turnwire.v1.item_pb2 import Item
 
@@ -18,7 +19,7 @@ __all__ = ["Delivery", "cancel_event"]
 class Delivery:
     """What becomes of a create until its turn is over, over one session after the other."""
 
-    create: ClientEvent | None
+    asked: ClientEvent | Create | None
     """The create as the user asked for it; None for a turn that follows a steered one."""
     is_exact: bool = False
     """Whether it may not begin again once any event was given out, even one without output."""
@@ -42,11 +43,18 @@ class Delivery:
     """When nothing more is tried, on the loop's clock; of a wire without a connection."""
 
     @property
+    def create(self) -> ClientEvent | None:
+        """`asked` as a message."""
+        asked = self.asked
+        return asked.whole if isinstance(asked, Create) else asked
+
+    @property
     def may_be_stored(self) -> bool:
         """Whether the server was to store the response."""
-        if self.create is None:
+        event = self.create
+        if event is None:
             return True  # As the turn before it, whose settings it has.
-        create = self.create.response_create
+        create = event.response_create
         return create.store or not create.HasField("store")
 
 

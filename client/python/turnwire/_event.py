@@ -64,6 +64,7 @@ class Event:
         "_event",
         "_make",
         "_of",
+        "_response_id",
         "arm",
         "create_id",
         "number",
@@ -89,6 +90,8 @@ class Event:
         self._make: Callable[[Any], ServerEvent] | None = None
         """Makes `_event` of `_of`, while nobody has asked for it."""
         self._of: Any = None
+        self._response_id: str | None = None
+        """What `response_id` returns, if that is known already."""
 
     @classmethod
     def late(
@@ -100,6 +103,7 @@ class Event:
         delta: str | None,
         make: Callable[[Made], ServerEvent],
         of: Made,
+        response_id: str = "",
     ) -> Event:
         """Return an event that is made when somebody asks for more than this.
 
@@ -111,6 +115,7 @@ class Event:
             delta: As `delta`, or None to be read from the event.
             make: Makes it of `of`, and cannot fail.
             of: What it is made of.
+            response_id: As `response_id`.
         """
         event = cls.__new__(cls)
         event.arm = arm
@@ -121,7 +126,17 @@ class Event:
         event._delta = delta
         event._make = make
         event._of = of
+        event._response_id = response_id
         return event
+
+    def amend(self, change: Callable[[ServerEvent], None]) -> None:
+        """Have the whole event changed, or looked at, before anybody sees it and not earlier.
+
+        Args:
+            change: Gets it, changed by those before. Must not fail, nor ask this event for it.
+        """
+        of = self._event if self._make is None else self._of
+        self._make, self._of = _amended, (self._make, of, change)
 
     @property
     def whole(self) -> ServerEvent:
@@ -130,6 +145,13 @@ class Event:
             self._event = self._make(self._of)
             self._make = self._of = None
         return self._event
+
+    @property
+    def response_id(self) -> str:
+        """Id of the response of a terminal event; to know it, the event is not made."""
+        if self._response_id is None:
+            self._response_id = getattr(self._event, self.arm).response.id
+        return self._response_id
 
     @property
     def type(self) -> str:
@@ -183,6 +205,15 @@ class Event:
         place = "" if self.sequence_number is None else f" {self.sequence_number}"
         lane = "" if self.stream_id is None else f" on {self.stream_id!r}"
         return f"<Event {self.type}{place}{lane}>"
+
+
+def _amended(
+    made_of: tuple[Callable[[Any], ServerEvent] | None, Any, Callable[[ServerEvent], None]],
+) -> ServerEvent:
+    make, of, change = made_of
+    event: ServerEvent = of if make is None else make(of)
+    change(event)
+    return event
 
 
 def terminal_event(response: response_pb2.Response, stream_id: str | None) -> Event:

@@ -194,9 +194,9 @@ class Keeper:
 
         That is when nobody asked for it and nobody has seen anything of it.
         """
-        response = end.response
         if not self.is_retiring or state.cancel_asked or state.outcome is not None:
             return False
+        response = end.response
         if response is None or response.status != "cancelled":
             return False
         if not self._rescue.begins_again(state):

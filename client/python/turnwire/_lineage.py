@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable
-from typing import NamedTuple
 
+from turnwire._create import Create
+from turnwire._event import Event
 from turnwire._request import as_items
 from turnwire._response import Response
 from turnwire._transcript import Made, Transcript, as_made
@@ -27,13 +28,24 @@ _CONTINUABLE = frozenset(
 _ELSEWHERE = -1
 
 
-class _Over(NamedTuple):
-    """A turn that is over, as far as it may change after that."""
+class _Over:
+    """A turn that is over and not remembered yet."""
 
-    state: TurnState
-    response_id: str
-    made: Made
-    session: int
+    __slots__ = ("made", "response", "response_id", "session", "state")
+
+    def __init__(self, state: TurnState, response: Response, session: int) -> None:
+        self.state = state
+        self.response = response
+        self.session = session
+        self.response_id = ""
+        self.made: Made | None = None
+        """What it made, if that can be continued; as it was before the user had it."""
+
+    def look(self, response: response_pb2.Response) -> None:
+        """Keep what the user may change from now on."""
+        self.response_id = response.id
+        if response.status in _CONTINUABLE:
+            self.made = as_made(self.state.story(response))
 
 
 class Lineage:
@@ -58,13 +70,14 @@ class Lineage:
             self._remember()
         return self._transcript
 
-    def address(self, state: TurnState) -> ClientEvent:
+    def address(self, state: TurnState) -> ClientEvent | Create:
         """Return a turn's create as the session that there is now can take it."""
         delivery = state.delivery
-        asked = delivery.create
-        assert asked is not None  # What follows a steered turn is not sent.
+        assert delivery.asked is not None  # What follows a steered turn is not sent.
         if self.session == 0 and not self._transcript.has_renamed:
-            return asked  # Nothing was lost so far: the transcript need not be asked.
+            return delivery.asked  # Nothing was lost so far: the transcript need not be asked.
+        asked = delivery.create
+        assert asked is not None
         parent_id = asked.response_create.previous_response_id
         parent = self.transcript.find(parent_id) if parent_id else None
         if parent is None or parent.session == self.session:
@@ -105,31 +118,41 @@ class Lineage:
         delivery.needs_history = True
         return True
 
-    def note(self, state: TurnState, *, is_here: bool = True) -> None:
+    def note(self, state: TurnState, end: Event | None = None, *, is_here: bool = True) -> None:
         """Remember a turn that is over.
 
         Who waits for the turn is woken before the most of it is done.
 
         Args:
             state: The turn.
+            end: Its last event, when nobody can have looked into it so far.
             is_here: Whether it ended on the session that there is now.
         """
         response = state.outcome
-        if not isinstance(response, Response) or response.message.status not in _CONTINUABLE:
+        if not isinstance(response, Response):
             return
-        message = response.message
-        if state.delivery.former_ids:
-            self._transcript.rename(state.delivery.former_ids, message.id)
+        if state.delivery.former_ids and response.message.status in _CONTINUABLE:
+            self._transcript.rename(state.delivery.former_ids, response.id)
         if self._transcript.is_kept:
-            # The message is the user's from now on.
-            made = as_made(state.story(response))
-            session = self.session if is_here else _ELSEWHERE
-            self._over.append(_Over(state, message.id, made, session))
+            over = _Over(state, response, self.session if is_here else _ELSEWHERE)
+            # The message is the user's from the moment at which he asks for it.
+            if end is None:
+                over.look(response.message)
+            else:
+                arm = end.arm
+                end.amend(lambda event: over.look(getattr(event, arm).response))
+            self._over.append(over)
             asyncio.get_running_loop().call_soon(self._remember)
 
     def _remember(self) -> None:
         while self._over:
-            state, response_id, made, session = self._over.popleft()
+            over = self._over.popleft()
+            _ = (
+                over.response.message
+            )  # Nobody may have asked for it: from here on it was looked at.
+            state, response_id, made = over.state, over.response_id, over.made
+            if made is None:
+                continue
             delivery = state.delivery
             if delivery.create is not None:
                 create = delivery.create.response_create
@@ -150,7 +173,7 @@ class Lineage:
                 given=given,
                 made=made,
                 is_stored=is_stored,
-                session=session,
+                session=over.session,
                 is_warm_up=is_warm_up,
             )
 

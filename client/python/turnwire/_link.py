@@ -6,8 +6,9 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
+from turnwire._create import Create
 from turnwire._news import News
 from turnwire._turn_state import TurnState
 from turnwire._wire import Arrival, Wire
@@ -15,6 +16,8 @@ from turnwire.errors import ConnectionLost, TurnwireError
 from turnwire.v1.client_event_pb2 import ClientEvent
 
 __all__ = ["Link"]
+
+_SendCreate: TypeAlias = Callable[[Create], Coroutine[Any, Any, int]]
 
 # How long a broken writer waits for the reader to say why.
 _LAST_WORDS_S = 1.0
@@ -58,10 +61,12 @@ class Link:
         """How often something came."""
         self._loop = asyncio.get_running_loop()
         # Bounded by what the user starts and has not seen the end of.
-        self._outbox: deque[tuple[ClientEvent | _Begun, TurnState | None]] = deque()
+        self._outbox: deque[tuple[ClientEvent | Create | _Begun, TurnState | None]] = deque()
         """What is being written, and what waits behind it."""
         self._more = News()
         self._written = News()
+        self._send_create: _SendCreate | None = getattr(wire, "send_create", None)
+        """Sends a create of which there is no message yet; not on each wire."""
         self._is_idle = False
         """Whether the writer waits for something to write."""
         self._reader = self._loop.create_task(self._read(early), name="turnwire reader")
@@ -69,14 +74,14 @@ class Link:
         self._reader.add_done_callback(self._ended)
         self._writer.add_done_callback(self._ended)
 
-    def send(self, event: ClientEvent, state: TurnState | None = None) -> None:
+    def send(self, event: ClientEvent | Create, state: TurnState | None = None) -> None:
         """Send an event after those before it; its bytes are put down to `state`.
 
         With nothing before it, it leaves from here: the writer then waits for the rest of it.
         """
-        what: ClientEvent | _Begun = event
+        what: ClientEvent | Create | _Begun = event
         if self._is_idle and not self._is_mute:
-            what = _Begun(self.wire.send(event))
+            what = _Begun(self._give(event))
             if what.result is not None:
                 self._sent(state, what.result)
                 return
@@ -151,11 +156,19 @@ class Link:
                 if isinstance(what, _Begun):
                     self._sent(state, await what)
                 elif not self._is_mute:
-                    self._sent(state, await self.wire.send(what))
+                    self._sent(state, await self._give(what))
                 outbox.popleft()
             self._is_idle = True
             self._written.tell()
             await self._more.wait()
+
+    def _give(self, event: ClientEvent | Create) -> Coroutine[Any, Any, int]:
+        """Return the sending of an event."""
+        if isinstance(event, ClientEvent):
+            return self.wire.send(event)
+        if self._send_create is not None:
+            return self._send_create(event)
+        return self.wire.send(event.whole)
 
     async def _flush(self) -> None:
         while self._outbox:

@@ -164,6 +164,7 @@ def _parse(value: dict[str, Any]) -> ServerEvent:
 def _late(arguments: dict[str, Any], size: int, known: bytes | None = None) -> Event:
     """Return the event of such arguments, and of known members of its response."""
     arm = next(iter(arguments))  # The event itself comes first.
+    response = arguments[arm].get("response")
     return Event.late(
         arm,
         size,
@@ -172,6 +173,7 @@ def _late(arguments: dict[str, Any], size: int, known: bytes | None = None) -> E
         arguments[arm].get("delta") if arm in DELTA_ARMS else None,
         _whole,
         (arguments, arm, known),
+        "" if response is None else response.get("id", ""),
     )
 
 

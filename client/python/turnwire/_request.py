@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias, TypedDict, TypeVar
+from typing import TypeAlias, TypedDict, TypeGuard, TypeVar
 
 import orjson
 from google.protobuf.message import Message
 
 from turnwire import _codec
+from turnwire._create import Create, fill
 from turnwire._json import JSONValue
 from turnwire._tools import Tool
 from turnwire.v1.client_event_pb2 import ClientEvent, Input, ResponseCreate
@@ -28,6 +29,7 @@ __all__ = [
     "build_event",
     "build_input",
     "build_items",
+    "build_late",
 ]
 
 InputItem: TypeAlias = Mapping[str, JSONValue] | Item
@@ -163,7 +165,8 @@ def build_create(
         ValueError: A value has no place in a create; says which member.
     """
     create = _settings(options, model)
-    _add(create, value, previous_response_id, generate=generate, rollout=rollout)
+    given = value if value is None or isinstance(value, str) else build_input(value)
+    fill(create, given, previous_response_id, generate=generate, rollout=rollout)
     return create
 
 
@@ -189,9 +192,46 @@ def build_event(
         rollout: As there.
     """
     event = known.event(options, model)
+    given = value if value is None or isinstance(value, str) else build_input(value)
     create = event.response_create
-    _add(create, value, previous_response_id, generate=generate, rollout=rollout)
+    fill(create, given, previous_response_id, generate=generate, rollout=rollout)
     return event
+
+
+def build_late(
+    value: RequestInput | None,
+    options: CreateOptions,
+    known: KnownOptions,
+    *,
+    model: str | None,
+    previous_response_id: str | None = None,
+    generate: bool | None = None,
+    rollout: bool | None = None,
+) -> ClientEvent | Create:
+    """Return what `build_event` does, as a message or, where the options are known, without one."""
+    settings, metadata = known.find(options, model)
+    if (
+        settings is not None
+        and (metadata is None or _are_texts(metadata))
+        and (not isinstance(value, str) or _is_text(value))
+        and (previous_response_id is None or _is_text(previous_response_id))
+        and (generate is None or type(generate) is bool)
+        and (rollout is None or type(rollout) is bool)
+    ):
+        given = value if value is None or isinstance(value, str) else build_input(value)
+        pairs = dict(sorted(metadata.items())) if metadata else None
+        return Create(
+            settings, given, previous_response_id, pairs, generate=generate, rollout=rollout
+        )
+    return build_event(
+        value,
+        options,
+        known,
+        model=model,
+        previous_response_id=previous_response_id,
+        generate=generate,
+        rollout=rollout,
+    )
 
 
 class KnownOptions:
@@ -209,14 +249,7 @@ class KnownOptions:
 
     def event(self, options: CreateOptions, model: str | None) -> ClientEvent:
         """Return a create of the options alone; raises as `build_create` does."""
-        body: dict[str, object] = {**options}
-        metadata = body.pop("metadata", None)
-        if None in body.values():  # JSON would not tell it from a NaN.
-            body = {name: given for name, given in body.items() if given is not None}
-        try:
-            text = orjson.dumps(body, option=_codec.JSON_ONLY)
-        except orjson.JSONEncodeError:
-            text = b""  # Tools with functions, for example.
+        body, text, metadata = _taken_apart(options)
         known = self._known.get((model, text))
         if known is not None:
             event = ClientEvent.FromString(known)
@@ -229,6 +262,39 @@ class KnownOptions:
         if metadata is not None:
             _add_metadata(event.response_create, metadata)
         return event
+
+    def find(self, options: CreateOptions, model: str | None) -> tuple[bytes | None, object]:
+        """Return a create of the options alone, serialized, if it is known; and the metadata."""
+        _, text, metadata = _taken_apart(options)
+        return self._known.get((model, text)), metadata
+
+
+def _taken_apart(options: CreateOptions) -> tuple[dict[str, object], bytes, object]:
+    """Return the options without the metadata, their JSON (empty if there is none), and that."""
+    body: dict[str, object] = {**options}
+    metadata = body.pop("metadata", None)
+    if None in body.values():  # JSON would not tell it from a NaN.
+        body = {name: given for name, given in body.items() if given is not None}
+    try:
+        return body, orjson.dumps(body, option=_codec.JSON_ONLY), metadata
+    except orjson.JSONEncodeError:
+        return body, b"", metadata  # Tools with functions, for example.
+
+
+def _is_text(value: object) -> bool:
+    """Return whether protobuf and JSON take it as text without a word."""
+    if type(value) is not str:
+        return False
+    try:
+        return value.isascii() or value.encode() is not None
+    except UnicodeEncodeError:
+        return False
+
+
+def _are_texts(pairs: object) -> TypeGuard[dict[str, str]]:
+    if type(pairs) is not dict:
+        return False
+    return all(map(_is_text, pairs)) and all(map(_is_text, pairs.values()))
 
 
 def _settings(options: Mapping[str, object], model: str | None) -> ResponseCreate:
@@ -265,27 +331,6 @@ def _add_metadata(create: ResponseCreate, metadata: object) -> None:
     except (AttributeError, TypeError, UnicodeEncodeError):
         # The codec knows what to say of it, and is ten times slower.
         create.MergeFrom(_parse(ResponseCreate, {"metadata": metadata}, ""))
-
-
-def _add(
-    create: ResponseCreate,
-    value: RequestInput | None,
-    previous_response_id: str | None,
-    *,
-    generate: bool | None,
-    rollout: bool | None,
-) -> None:
-    """Add to a create what each turn has of its own."""
-    if isinstance(value, str):
-        create.input.text = value
-    elif value is not None:
-        create.input.CopyFrom(build_input(value))
-    if previous_response_id is not None:
-        create.previous_response_id = previous_response_id
-    if generate is not None:
-        create.generate = generate
-    if rollout is not None:
-        create.rollout = rollout
 
 
 def _parse(kind: type[MessageT], value: object, where: str) -> MessageT:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from turnwire._json import JSONValue, plain
@@ -99,10 +99,27 @@ class Response:
         message: The `turnwire.v1` message, with all fields of the public JSON.
     """
 
-    __slots__ = ("message",)
+    __slots__ = ("_make", "_message")
 
     def __init__(self, message: response_pb2.Response) -> None:
-        self.message = message
+        self._message = message
+        self._make: Callable[[], response_pb2.Response] | None = None
+        """Returns `_message`, while nobody has asked for it."""
+
+    @classmethod
+    def late(cls, make: Callable[[], response_pb2.Response]) -> Response:
+        """Return a response of which the message is asked for when it is needed."""
+        response = cls.__new__(cls)
+        response._make = make
+        return response
+
+    @property
+    def message(self) -> response_pb2.Response:
+        """The message, see above."""
+        if self._make is not None:
+            self._message = self._make()
+            self._make = None
+        return self._message
 
     @property
     def id(self) -> str:

@@ -17,6 +17,7 @@ from turnwire._request import (
     ToolChoice,
     build_create,
     build_event,
+    build_late,
 )
 from turnwire._response import Response
 from turnwire._tools import Tools
@@ -99,7 +100,9 @@ class Session:
             ValueError: A value has no place in a create; says which member.
             TurnwireError: The session is over. What the server refuses is raised by the turn.
         """
-        event = build_event(
+        # Only JSON can be written without a message.
+        build = build_late if self._wire.name == "websocket" else build_event
+        event = build(
             input,
             options,
             self._known_options,

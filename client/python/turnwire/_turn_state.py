@@ -6,9 +6,11 @@ import asyncio
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
+from turnwire._create import Create
 from turnwire._delivery import Delivery
 from turnwire._event import DELTA_ARMS, TERMINAL_ARMS, Event
 from turnwire._news import News
@@ -20,6 +22,7 @@ from turnwire.errors import ProtocolViolation, TurnFailed, TurnwireError
 from turnwire.v1 import response_pb2
 from turnwire.v1.client_event_pb2 import ClientEvent
 from turnwire.v1.item_pb2 import Item
+from turnwire.v1.server_event_pb2 import ServerEvent
 
 __all__ = ["TurnState", "ghost_of"]
 
@@ -38,7 +41,7 @@ class TurnState:
         stream_id: str | None,
         input_items: int,
         max_events: int,
-        create: ClientEvent | None = None,
+        create: ClientEvent | Create | None = None,
         *,
         is_exact: bool = False,
     ) -> None:
@@ -191,17 +194,17 @@ class TurnState:
 
     def round_items(self) -> list[Item]:
         """Return the items of the newest round of a rollout, in order."""
-        return [item for index, item in self._placed() if index >= self._round_start]
+        return [item for index, item in _placed(self._done) if index >= self._round_start]
 
     def items(self) -> list[Item]:
         """Return the items that are whole, in order."""
-        return [item for _, item in self._placed()]
+        return [item for _, item in _placed(self._done)]
 
-    def story(self, response: Response) -> list[Item]:
+    def story(self, response: response_pb2.Response) -> list[Item]:
         """Return what the turn added after its input: output and, of a rollout, what answered."""
         if not self._told:
-            return list(response.message.output)
-        return [*self._told, *response.message.output[self._round_start :]]
+            return list(response.output)
+        return [*self._told, *response.output[self._round_start :]]
 
     def discard(self) -> None:
         """Drop what was not read and what will come; only the outcome matters from now on."""
@@ -322,11 +325,6 @@ class TurnState:
     def _was_taken(self, event: Event | None) -> bool:
         return event is not None and all(one is not event for one in self.events)
 
-    def _placed(self) -> list[tuple[int, Item]]:
-        """Return the items that are whole with their places, in order."""
-        bodies: list[Any] = [event.message for event in self._done]
-        return sorted({body.output_index: body.item for body in bodies}.items())
-
     def _note_output(self, event: Event) -> None:
         if self._first_output is None and not self._discard:
             self._first_output = event
@@ -346,7 +344,7 @@ class TurnState:
             self._steered.clear()
         self.is_paused = False
         self.append = None
-        self._round_start = len(self._placed())
+        self._round_start = len(_placed(self._done))
 
     def _make_room(self) -> None:
         if self._room is not None:
@@ -356,18 +354,29 @@ class TurnState:
 
     def _outcome_of(self, event: Event) -> Response | TurnwireError:
         """Take a terminal event; return what it makes of the turn."""
-        body: Any = event.message
         if event.arm == "error":
+            body = event.whole.error
             return rejection_from_body(body.status, body.error)
-        response = Response(body.response)
-        self.response_id = body.response.id or self.response_id
+        self.response_id = event.response_id or self.response_id
         self.has_begun = True
-        if not body.response.output:
-            # A server may leave it out, as every item was sent before.
-            body.response.output.extend(self.items())
-        if body.response.status == response_pb2.RESPONSE_STATUS_UNSPECIFIED:
-            body.response.status = _STATUS_OF_ARM[event.arm]
+        event.amend(partial(_complete, event.arm, self._done))
+        response = Response.late(lambda: getattr(event.whole, event.arm).response)
         return TurnFailed(response) if event.arm == "response_failed" else response
+
+
+def _placed(done: Iterable[Event]) -> list[tuple[int, Item]]:
+    """Return the items that are whole with their places, in order."""
+    bodies: list[Any] = [event.message for event in done]
+    return sorted({body.output_index: body.item for body in bodies}.items())
+
+
+def _complete(arm: str, done: Iterable[Event], event: ServerEvent) -> None:
+    """Put into the response of a terminal event what other servers leave out."""
+    response = getattr(event, arm).response
+    if not response.output:  # Every item was sent before.
+        response.output.extend(item for _, item in _placed(done))
+    if response.status == response_pb2.RESPONSE_STATUS_UNSPECIFIED:
+        response.status = _STATUS_OF_ARM[arm]
 
 
 def ghost_of(event_id: str, stream_id: str | None, response_id: str) -> TurnState:

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import aiohttp
 
+from turnwire._create import Create
 from turnwire._http_calls import HttpCalls, client_error, open_client
 from turnwire._reading import EventReader
 from turnwire._rejections import rejection, seconds
@@ -96,7 +97,13 @@ class WebSocketWire:
 
     async def send(self, event: ClientEvent) -> int:
         """Write one text message."""
-        data = self._writer.write(event)
+        return await self._write(self._writer.write(event))
+
+    async def send_create(self, create: Create) -> int:
+        """Write a create of which there is no message yet."""
+        return await self._write(self._writer.write_create(create))
+
+    async def _write(self, data: bytes) -> int:
         try:
             # The JSON is UTF-8 already: as bytes in a text frame it is not decoded to be encoded.
             await self._socket.send_frame(data, aiohttp.WSMsgType.TEXT)

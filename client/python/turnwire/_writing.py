@@ -8,6 +8,7 @@ import orjson
 from google.protobuf.message import Message
 
 from turnwire import _codec
+from turnwire._create import Create
 from turnwire.v1.client_event_pb2 import ClientEvent, ResponseCreate
 
 __all__ = ["EventWriter"]
@@ -27,6 +28,8 @@ class EventWriter:
     def __init__(self) -> None:
         self._known: tuple[bytes, _codec.Settled] = b"", {}
         """A create of the settings alone, serialized, and its members."""
+        self._known_late: tuple[bytes, _codec.Settled] = b"", {}
+        """The same of the newest create without a message: its very settings, and their members."""
 
     def write(self, event: ClientEvent) -> bytes:
         """Return the public JSON of an event, with its members in any order."""
@@ -49,3 +52,11 @@ class EventWriter:
         if event.HasField("stream_id"):
             value["stream_id"] = event.stream_id
         return orjson.dumps({**value, **_CREATE.value(create, settled)})
+
+    def write_create(self, create: Create) -> bytes:
+        """Return the public JSON of a create, as `write` does."""
+        settings, settled = self._known_late
+        if create.settings is not settings:
+            settled = _CREATE.settled(ClientEvent.FromString(create.settings).response_create)
+            self._known_late = create.settings, settled
+        return orjson.dumps({**create.head(), **settled, **create.own()})
