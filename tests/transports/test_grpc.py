@@ -436,7 +436,7 @@ async def test_of_a_create_whose_settings_passed_before_all_else_is_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     services = FakeServices()
-    monkeypatch.setattr(services.validator, "knows_settings", lambda data: True)
+    monkeypatch.setattr(services.validator, "knows_settings", lambda *_: True)
     with_item, with_prompt, with_conversation, plain = (
         ClientEvent(response_create=ResponseCreate(model="m")) for _ in range(4)
     )

@@ -146,3 +146,152 @@ async def test_what_inflates_beyond_the_limit_is_refused() -> None:
     with pytest.raises(BadRequestError) as caught:
         await window.buffer.read_message()
     assert caught.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+class Taker:
+    """Takes messages; wants no more after each one in `enough`, fails at one in `bugs`."""
+
+    def __init__(
+        self, window: Window, enough: tuple[bytes, ...] = (), bugs: tuple[bytes, ...] = ()
+    ) -> None:
+        self.taken: list[bytes] = []
+        self._window = window
+        self._enough = enough
+        self._bugs = bugs
+
+    def take(self, data: bytes) -> bool:
+        self.taken.append(data)
+        if data in self._bugs:
+            raise ZeroDivisionError
+        return data not in self._enough
+
+    async def waits(self) -> asyncio.Task[bool]:
+        """Return a task that waits for messages."""
+        reading = asyncio.create_task(self._window.buffer.read_into(self.take))
+        await asyncio.sleep(0)
+        return reading
+
+
+async def test_a_message_alone_in_its_frame_is_taken_in_the_call_that_received_it() -> None:
+    window = Window(limit=3)
+    taker = Taker(window)
+    reading = await taker.waits()
+    for data in (b"one", b"", b"two"):
+        window.add(message(data))
+        assert taker.taken.pop() == data
+    assert window.given_back == 0
+    await asyncio.sleep(0)
+    assert window.given_back == 21  # What the messages set off goes first.
+    assert not reading.done()
+    window.buffer.eof()
+    async with asyncio.timeout(20):
+        assert await reading is False
+
+
+async def test_messages_are_taken_in_order_however_they_are_cut_and_whoever_pauses() -> None:
+    texts = [b"one", b"", b"three", b"pause", b"four", b"pause", b"zz", b"five"]
+    data = [message(text) for text in texts] + [message(gzip.compress(b"last"), compressed=True)]
+    stream = b"".join(data)
+    for seed in range(200):
+        choice = random.Random(seed)
+        window = Window(encoding="gzip")
+        taker = Taker(window, enough=(b"pause",))
+        reading = await taker.waits()
+        cuts = [sum(map(len, data[:at])) for at in range(1, len(data))]
+        cuts = sorted({*choice.sample(cuts, 4), *choice.sample(range(len(stream)), seed % 4)})
+        for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+            window.add(stream[start:end])
+            if choice.random() < 0.5:
+                await asyncio.sleep(0)
+        window.buffer.eof()
+        async with asyncio.timeout(20):
+            for _ in range(2):
+                assert await reading is True
+                reading = await taker.waits()
+            assert await reading is False
+        assert taker.taken == [*texts, b"last"]
+        assert window.given_back + window.buffer.unacked_size() == len(stream)
+
+
+async def test_a_reader_that_wants_no_more_is_handed_nothing_and_the_window_stays_closed() -> None:
+    window = Window()
+    taker = Taker(window, enough=(b"enough",))
+    reading = await taker.waits()
+    window.add(message(b"enough"))
+    window.add(message(b"next"))
+    async with asyncio.timeout(20):
+        assert await reading is True
+    window.add(message(b"last"))
+    await asyncio.sleep(0)
+    assert (taker.taken, window.given_back) == ([b"enough"], 0)
+    reading = await taker.waits()
+    assert taker.taken == [b"enough", b"next", b"last"]
+    window.buffer.close()
+    async with asyncio.timeout(20):
+        assert await reading is False
+
+
+async def test_what_taking_a_message_raises_is_the_reader_s_alone() -> None:
+    window = Window()
+    taker = Taker(window, bugs=(b"bad",))
+    reading = await taker.waits()
+    window.add(message(b"bad"))
+    window.add(message(b"next"))
+    async with asyncio.timeout(20):
+        with pytest.raises(ZeroDivisionError):
+            await reading
+    window.add(message(b"last"))
+    assert taker.taken == [b"bad"]
+    assert await window.buffer.read_message() == b"next"
+
+
+async def test_a_call_that_ends_while_a_message_is_taken_ends_its_reader() -> None:
+    window = Window()
+
+    def take(data: bytes) -> bool:
+        window.buffer.close()
+        return False
+
+    reading = asyncio.create_task(window.buffer.read_into(take))
+    await asyncio.sleep(0)
+    window.add(message(b"the last"))
+    async with asyncio.timeout(20):
+        assert await reading is False
+
+
+async def test_a_message_over_the_limit_is_refused_and_not_taken() -> None:
+    window = Window(limit=10)
+    taker = Taker(window)
+    reading = await taker.waits()
+    window.add(message(b"m" * 11))
+    async with asyncio.timeout(20):
+        with pytest.raises(BadRequestError):
+            await reading
+    assert taker.taken == []
+
+
+async def test_a_frame_that_looks_like_a_message_amid_another_one_is_part_of_it() -> None:
+    window = Window()
+    taker = Taker(window)
+    reading = await taker.waits()
+    whole = message(b"ab" + message(b"inner"))
+    window.add(whole[:7])
+    window.add(whole[7:])
+    await asyncio.sleep(0)
+    assert taker.taken == [b"ab" + message(b"inner")]
+    window.buffer.close()
+    assert await reading is False
+
+
+async def test_who_took_messages_before_takes_none_that_somebody_else_waits_for() -> None:
+    window = Window()
+    taker = Taker(window, enough=(b"enough",))
+    reading = await taker.waits()
+    window.add(message(b"enough"))
+    assert await reading is True
+    other = asyncio.create_task(window.buffer.read_message())
+    await asyncio.sleep(0)
+    window.add(message(b"other's"))
+    async with asyncio.timeout(20):
+        assert await other == b"other's"
+    assert taker.taken == [b"enough"]

@@ -20,6 +20,7 @@ from harness.fake_services import (
     created,
     greeting,
 )
+from harness.raw_websocket import close_frame, handshake, masked
 from harness.wire_servers import http_port
 from turnwire import _codec
 from turnwire.v1.client_event_pb2 import ClientEvent
@@ -514,36 +515,3 @@ async def test_the_upgrade_carries_a_request_id() -> None:
         reader, writer = await handshake(port)
         assert b"x-request-id: req_" in reader.answer.lower()
         writer.close()
-
-
-class RawReader:
-    """A stream reader and the answer to its handshake."""
-
-    def __init__(self, reader: asyncio.StreamReader, answer: bytes) -> None:
-        self.stream = reader
-        self.answer = answer
-
-
-async def handshake(port: int, headers: str = "") -> tuple[RawReader, asyncio.StreamWriter]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(
-        b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nConnection: upgrade\r\n"
-        b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
-        b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n" + headers.encode() + b"\r\n"
-    )
-    async with asyncio.timeout(20):
-        answer = await reader.readuntil(b"\r\n\r\n")
-    assert answer.startswith(b"HTTP/1.1 101 ")
-    return RawReader(reader, answer), writer
-
-
-def masked(payload: bytes, *, opcode: int, final: bool) -> bytes:
-    """Return a short client frame, masked with zeros."""
-    return bytes((0x80 * final | opcode, 0x80 | len(payload))) + bytes(4) + payload
-
-
-async def close_frame(reader: RawReader) -> tuple[int, str]:
-    head = await reader.stream.readexactly(2)
-    assert head[0] == 0x88
-    payload = await reader.stream.readexactly(head[1])
-    return int.from_bytes(payload[:2], "big"), payload[2:].decode()

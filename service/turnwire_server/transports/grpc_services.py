@@ -123,16 +123,16 @@ class FrameSink(ProtoEncoder):
 class PromptFrameSink(FrameSink):
     """Writes to a call that says whether a message would have to wait."""
 
-    __slots__ = ("_write_now",)
+    __slots__ = ("_context",)
 
     def __init__(self, context: PromptContext, *, max_frame_bytes: int) -> None:
         super().__init__(context, max_frame_bytes=max_frame_bytes)
-        self._write_now = context.write_now
+        self._context = context
 
     def write_now(self, batch: Sequence[bytes]) -> bool:
         """Write the entries as one frame if it need not wait and is not too large."""
         frame = batch[0] if len(batch) == 1 else b"".join(batch)
-        return len(frame) <= self._max_frame_bytes and self._write_now(frame)
+        return len(frame) <= self._max_frame_bytes and self._context.write_now(frame)
 
 
 def frame_sink(context: Context, *, max_frame_bytes: int) -> FrameSink:

@@ -30,6 +30,7 @@ from turnwire_server.transports.grpc_status import (
     broken_json,
     call_when_left,
     guarded,
+    message_reader,
     undecodable,
 )
 from turnwire_server.transports.turns import overload
@@ -123,16 +124,19 @@ class SessionServicer:
         self, context: Context, connection: Connection, departure: Departure
     ) -> Rejection | None:
         """Hand over what arrives until the client has no more; return why it was cut."""
+
+        def receive(data: bytes) -> bool:
+            self._receive(connection, data)
+            if connection.is_resumable:
+                departure.watch()
+            return not connection.is_crowded
+
         try:
             if connection.is_resumable:
                 departure.watch()
-            while (data := await context.read()) is not grpc.aio.EOF:
-                self._receive(connection, data)
-                del data  # an idle session holds nothing of the last message
-                if connection.is_resumable:
-                    departure.watch()
-                if connection.is_crowded:
-                    await connection.calm()
+            read_into = message_reader(context)
+            while await read_into(receive):
+                await connection.calm()
         except grpc.aio.BaseError:
             connection.vanish()
         except message.DecodeError:
@@ -178,4 +182,4 @@ def _has_passed(event: ClientEvent, data: bytes, validator: Validator) -> bool:
         return False
     if not create.input.HasField("text") and broken_json(create.input) is not None:
         return False
-    return validator.knows_settings(data)
+    return validator.knows_settings(data, create)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Literal, NoReturn, Protocol, TypeVar
 
 import grpc
@@ -26,11 +27,13 @@ __all__ = [
     "DOMAIN",
     "Context",
     "Leaving",
+    "Receiver",
     "abort",
     "broken_json",
     "call_when_left",
     "decode_or_abort",
     "guarded",
+    "message_reader",
 ]
 
 logger = logging.getLogger("turnwire.transports")
@@ -43,6 +46,9 @@ MAX_DETAIL_BYTES = 1024
 
 Leaving = Literal["cancelled", "lost"]
 """How a client left a call: it said so, or its connection is gone."""
+
+Receiver = Callable[[bytes], bool]
+"""Takes a message of a call; returns whether it wants the next one now."""
 
 MessageT = TypeVar("MessageT", bound=message.Message)
 RequestT = TypeVar("RequestT")
@@ -91,6 +97,27 @@ def call_when_left(context: Context, callback: Callable[[Leaving], None]) -> boo
         return False
     register(callback)
     return True
+
+
+def message_reader(context: Context) -> Callable[[Receiver], Awaitable[bool]]:
+    """Return what hands the messages of a call to a receiver, in order.
+
+    It ends with True when the receiver wants no more for now, and can be called again; with False
+    at the end of what the client sends. It raises what `read` raises, and what the receiver does.
+    Where the back end can do it, a message is handed over while the task that called it waits, in
+    the very call that received it; grpcio wakes the task for each.
+    """
+    own: Callable[[Receiver], Awaitable[bool]] | None = getattr(context, "read_into", None)
+    return own or partial(_read_into, context)
+
+
+async def _read_into(context: Context, receiver: Receiver) -> bool:
+    while (data := await context.read()) is not grpc.aio.EOF:
+        wants_more = receiver(data)
+        del data  # Who waits for the next one holds nothing of the last.
+        if not wants_more:
+            return True
+    return False
 
 
 _CODES: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}

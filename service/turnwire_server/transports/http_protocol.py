@@ -59,12 +59,13 @@ def _answer_to_fault(error: BaseException | None, limit: int) -> web.Response:
 class _Protocol(web.RequestHandler):
     """One connection."""
 
-    __slots__ = ("_body",)
+    __slots__ = ("_body", "_frames")
 
     def __init__(self, manager: web.Server, **options: Any) -> None:
         super().__init__(manager, **options)
         self._body: StreamReader | None = None
         """Body of the newest request."""
+        self._frames: MaskGuard | None = None
 
     def data_received(self, data: bytes) -> None:
         """Take bytes; the body that they break is over.
@@ -83,11 +84,19 @@ class _Protocol(web.RequestHandler):
 
     def set_parser(self, parser: FrameParser, *options: Any, **named: Any) -> None:
         """Take the parser of an upgraded connection."""
-        if (told := named.get("data_received_cb")) is not None:
+        told = named.get("data_received_cb")
+        if told is not None:
             # aiohttp's would be a cycle, which keeps a connection that is over until the next
             # full collection.
             named["data_received_cb"] = partial(_call_if_there, WeakMethod(told))
-        super().set_parser(cast(Any, MaskGuard(parser)), *options, **named)
+        self._frames = MaskGuard(parser, can_take=told is not None)
+        super().set_parser(cast(Any, self._frames), *options, **named)
+
+    def take_frames(self) -> MaskGuard:
+        """Return what the frames of an upgraded connection pass; once, as it is a cycle."""
+        frames, self._frames = self._frames, None
+        assert frames is not None, "it was upgraded"
+        return frames
 
     def handle_error(
         self,

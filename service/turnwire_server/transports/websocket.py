@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
+from typing import Any
 
 from aiohttp import WSCloseCode, WSMsgType, web
 from multidict import CIMultiDict
@@ -20,6 +21,7 @@ from turnwire_server.session.errors import Rejection
 from turnwire_server.transports.encoding import refused_event, rejection_of
 from turnwire_server.transports.http_errors import RefusedError
 from turnwire_server.transports.turns import overload
+from turnwire_server.transports.websocket_mask import MaskGuard
 from turnwire_server.transports.websocket_pings import Pings
 from turnwire_server.transports.websocket_socket import FAULTS, Close, Socket, TextSink
 
@@ -97,6 +99,9 @@ class WebSocketBridge:
             writer = await socket.prepare(request.clone(headers=headers))
         else:
             writer = await socket.prepare(request)
+        protocol: Any = request.protocol  # `http_protocol`'s, which imports what serves it.
+        frames: MaskGuard = protocol.take_frames()
+        frames.max_text_bytes = limit
         transport = request.transport
         if transport is None:
             return socket
@@ -110,7 +115,7 @@ class WebSocketBridge:
         if request.headers.get("turnwire-resume") == "1":
             start = TurnwireSessionStart(resume=True)
             connection.receive(ClientEvent(turnwire_session_start=start), 0)
-        reader = asyncio.create_task(self._read(socket, transport, connection))
+        reader = asyncio.create_task(self._read(socket, frames, transport, connection))
         try:
             ending = await connection.run()
         except Exception as error:  # The outermost frame: no HTTP answer may follow an upgrade.
@@ -128,19 +133,24 @@ class WebSocketBridge:
         return socket
 
     async def _read(
-        self, socket: Socket, transport: asyncio.Transport, connection: Connection
+        self,
+        socket: Socket,
+        frames: MaskGuard,
+        transport: asyncio.Transport,
+        connection: Connection,
     ) -> Close | None:
         """Hand over what arrives until the socket is closed; return why it must be closed."""
         close: Close | None = None
         pings = Pings(socket, transport, self._settings.ping_interval_s)
         try:
-            close = await self._read_events(socket, pings, connection)
+            close = await self._read_events(socket, frames, pings, connection)
         except ConnectionError:
             pass
         except Exception as error:  # The reader's outermost frame: a bug must not hang the socket.
             log_bug(logger, "reader failed", error)
             close = (WSCloseCode.INTERNAL_ERROR, b"internal error")
         finally:
+            frames.receiver = None
             pings.stop()
         if close is not None:
             connection.disconnect()
@@ -151,38 +161,42 @@ class WebSocketBridge:
         return None
 
     async def _read_events(
-        self, socket: Socket, pings: Pings, connection: Connection
+        self, socket: Socket, frames: MaskGuard, pings: Pings, connection: Connection
     ) -> Close | None:
-        while True:
-            message = await socket.receive()
+        bugs: list[Exception] = []
+
+        def receive(text: str, size: int) -> bool:
             pings.heard()
-            if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
-                if message.type is WSMsgType.PONG:
-                    continue
-                if message.type is WSMsgType.PING:
-                    await socket.pong(message.data)
-                    continue
+            try:
+                _receive(connection, text, size)
+            except Exception as bug:  # The reader's, as if it had read the text itself.
+                bugs.append(bug)
+                return False
+            return not connection.is_crowded
+
+        while True:
+            frames.receiver = receive
+            message = await socket.receive()
+            frames.receiver = None
+            pings.heard()
+            if bugs:
+                raise bugs.pop()
+            if message.type in (WSMsgType.TEXT, WSMsgType.BINARY):
+                is_text = message.type is WSMsgType.TEXT
+                try:
+                    text = message.data if is_text else message.data.decode()
+                except UnicodeDecodeError:
+                    return (WSCloseCode.INVALID_TEXT, FAULTS[WSCloseCode.INVALID_TEXT])
+                _receive(connection, text, len(text) if text.isascii() else len(text.encode()))
+                # An idle session holds nothing of the last message while it waits for the next.
+                del message, text
+            elif message.type is WSMsgType.PING:
+                await socket.pong(message.data)
+                continue
+            elif message.type is not WSMsgType.PONG:
                 if message.type is WSMsgType.CLOSE:
                     socket.client_code = message.data
                 return self._fault_of(message.data)
-            try:
-                data = message.data if message.type is WSMsgType.TEXT else message.data.decode()
-            except UnicodeDecodeError:
-                return (WSCloseCode.INVALID_TEXT, FAULTS[WSCloseCode.INVALID_TEXT])
-            size = len(data) if data.isascii() else len(data.encode())
-            event = decode_client_event(data)
-            if isinstance(event, Fault):
-                connection.reject(
-                    rejection_of(event),
-                    stream_id=event.stream_id,
-                    event_id=event.event_id,
-                    event=refused_event(data),
-                    size=size,
-                )
-            else:
-                connection.receive(event, size)
-            # An idle session holds nothing of the last message while it waits for the next.
-            del message, data, event
             if connection.is_crowded:
                 await connection.calm()
 
@@ -193,6 +207,21 @@ class WebSocketBridge:
             return None
         limit = self._services.settings.max_message_bytes
         return (code, FAULTS.get(code, b"protocol error") % {b"limit": limit})
+
+
+def _receive(connection: Connection, text: str, size: int) -> None:
+    """Hand over an event of `size` bytes."""
+    event = decode_client_event(text)
+    if isinstance(event, Fault):
+        connection.reject(
+            rejection_of(event),
+            stream_id=event.stream_id,
+            event_id=event.event_id,
+            event=refused_event(text),
+            size=size,
+        )
+    else:
+        connection.receive(event, size)
 
 
 def _keepalive(request: web.Request) -> KeepaliveMode | None:

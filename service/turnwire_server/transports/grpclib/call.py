@@ -16,9 +16,9 @@ from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError
 
 from turnwire_server.runtime.reports import log_bug
-from turnwire_server.transports.grpc_status import Leaving
+from turnwire_server.transports.grpc_status import Leaving, Receiver
 from turnwire_server.transports.grpclib.connection import Connection
-from turnwire_server.transports.grpclib.fast_data import DATA_HEAD, PREFIX_BYTES
+from turnwire_server.transports.grpclib.fast_data import DATA_HEAD, MIN_FRAME_BYTES, PREFIX_BYTES
 from turnwire_server.transports.grpclib.headers import (
     ANSWER_HEADERS,
     BadRequestError,
@@ -74,6 +74,28 @@ def _over() -> grpc.aio.InternalError:
 class Call:
     """A call from its headers to its status."""
 
+    __slots__ = (
+        "__weakref__",
+        "_connection",
+        "_deadline",
+        "_h2",
+        "_h2_stream",
+        "_handler",
+        "_has_begun",
+        "_has_left",
+        "_head",
+        "_is_fast",
+        "_is_over",
+        "_is_writing",
+        "_max_message_bytes",
+        "_messages",
+        "_stream",
+        "_stream_id",
+        "_task",
+        "_when_left",
+        "_writer",
+    )
+
     def __init__(
         self,
         connection: Connection,
@@ -96,7 +118,9 @@ class Call:
         self._connection = connection
         self._stream = stream
         self._stream_id = stream.id
+        self._h2 = connection.h2
         self._h2_stream = connection.h2.streams[stream.id]
+        self._writer = connection.writer
         self._head = head
         self._handler = handler
         self._max_message_bytes = max_message_bytes
@@ -165,6 +189,17 @@ class Call:
             raise _over()
         return grpc.aio.EOF
 
+    async def read_into(self, receiver: Receiver) -> bool:
+        """Hand every message to `receiver`, see `grpc_status.message_reader`; raise as `read`."""
+        try:
+            is_more = await self._messages.read_into(receiver)
+        except BadRequestError as refusal:
+            self._refuse(refusal)
+            raise _over() from None
+        if not is_more and self._has_left:
+            raise _over()
+        return is_more
+
     async def write(self, data: bytes) -> None:
         """Write a message; wait while the client or the network takes no more.
 
@@ -184,20 +219,21 @@ class Call:
             self._begin()
         length = len(data)
         size = length + PREFIX_BYTES
-        connection, stream = self._connection, self._h2_stream
-        h2 = connection.h2
+        h2, stream = self._h2, self._h2_stream
         shared_left = h2.outbound_flow_control_window - size
         own_left = stream.outbound_flow_control_window - size
-        if shared_left < 0 or own_left < 0 or size > h2.max_outbound_frame_size:
+        if shared_left < 0 or own_left < 0:
             return False
-        if self._is_writing or not connection.is_writable or not self._is_fast:
+        if size > MIN_FRAME_BYTES and size > h2.max_outbound_frame_size:
+            return False
+        writer = self._writer
+        if self._is_writing or not writer.is_writable or not self._is_fast:
             return False
         h2.outbound_flow_control_window = shared_left
         stream.outbound_flow_control_window = own_left
-        writer = connection.writer
         writer.frames_sent += 1
         frame = DATA_HEAD.pack(size << 8, 0, self._stream_id, 0, length) + data
-        if connection.calls == 1:  # Company would wait for the loop's next turn.
+        if writer.calls == 1:  # Company would wait for the loop's next turn.
             writer.write_now(frame)
         else:
             writer.write(frame)
@@ -270,7 +306,7 @@ class Call:
             self._refuse(BadRequestError(grpc.StatusCode.RESOURCE_EXHAUSTED, details))
             raise _over()
         connection, stream = self._connection, self._stream
-        h2, stream_id = connection.h2, self._stream_id
+        h2, stream_id = self._h2, self._stream_id
         rest = memoryview(b"\0" + len(data).to_bytes(4) + data)
         self._is_writing = True
         try:
@@ -278,7 +314,7 @@ class Call:
                 if self._is_over:
                     raise _over()
                 window = h2.local_flow_control_window(stream_id)
-                if not connection.is_writable or window <= 0:
+                if not self._writer.is_writable or window <= 0:
                     stream.window_updated.clear()
                     await stream.window_updated.wait()
                     continue

@@ -82,12 +82,8 @@ class Connection(protocol.Connection):
         self.h2 = h2
         self.writer = writer
         self.settings = settings
-        self.is_writable = True
-        """Whether the transport's own buffer has room."""
         self.is_leaving = False
         """Whether one side said good-bye; when the last call ends, the connection does."""
-        self.calls = 0
-        """Calls that are served now."""
         self.is_deaf = False
         """Whether what arrives is dropped: the connection only waits for the peer to close it."""
         self._loop = asyncio.get_running_loop()
@@ -107,12 +103,12 @@ class Connection(protocol.Connection):
     def pause_writing(self) -> None:
         """The transport's buffer is full."""
         super().pause_writing()
-        self.is_writable = False
+        self.writer.is_writable = False
 
     def resume_writing(self) -> None:
         """The transport's buffer has room again."""
         super().resume_writing()
-        self.is_writable = True
+        self.writer.is_writable = True
 
     def is_closing(self) -> bool:
         """Return whether nothing can be written any more."""
@@ -149,7 +145,7 @@ class Connection(protocol.Connection):
 
     def check_backlog(self) -> None:
         """Drop a peer that makes us answer and does not read the answers."""
-        if not self.is_writable and self.writer.backlog_bytes() > _MAX_BACKLOG_BYTES:
+        if not self.writer.is_writable and self.writer.backlog_bytes() > _MAX_BACKLOG_BYTES:
             self.writer.abort()
 
     def go_away(self) -> None:

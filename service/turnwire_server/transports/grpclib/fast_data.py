@@ -16,13 +16,15 @@ from hyperframe.frame import DataFrame, PingFrame, WindowUpdateFrame
 
 from turnwire_server.transports.grpclib.fast_inbound import take_plain
 
-__all__ = ["DATA_HEAD", "PREFIX_BYTES", "difference"]
+__all__ = ["DATA_HEAD", "MIN_FRAME_BYTES", "PREFIX_BYTES", "difference"]
 
 DATA_HEAD: Final = struct.Struct(">IBIBI")
 """Length and type (24 and 8 bits, one number, and DATA's type is 0), flags and stream of a DATA
 frame; then flag and length of the one message in it."""
 PREFIX_BYTES: Final = 5
 """Of a message: the flag and the length."""
+MIN_FRAME_BYTES: Final = 16_384
+"""No peer may take smaller frames only (RFC 9113, 6.5.2): up to this nobody has to look."""
 
 _PRIVATE: Final = ("_receive_goaway_frame", "_terminate_connection")
 

@@ -11,6 +11,7 @@ from typing import Final
 import grpc
 from grpclib.protocol import Buffer
 
+from turnwire_server.transports.grpc_status import Receiver
 from turnwire_server.transports.grpclib.headers import BadRequestError, Encoding
 from turnwire_server.transports.inflate import DataError, inflate
 
@@ -19,6 +20,10 @@ __all__ = ["MessageBuffer"]
 _PREFIX_BYTES: Final = 5
 _INLINE_BYTES: Final = 4096
 """Compressed messages up to this are inflated in the loop: they hold at most 4 MiB."""
+
+
+class _EnoughError(Exception):
+    """A receiver wants no more for now: what the reader who waits is told."""
 
 
 class MessageBuffer(Buffer):
@@ -46,6 +51,7 @@ class MessageBuffer(Buffer):
         self._is_complete = False
         self._is_closed = False
         self._waiter: asyncio.Future[None] | None = None
+        self._receiver: Receiver | None = None
 
     # From the connection.
 
@@ -54,8 +60,13 @@ class MessageBuffer(Buffer):
         if self._is_closed:
             self._ack(ack_size)
             return
-        self._data += data
         self._held += ack_size
+        waiter, receiver = self._waiter, self._receiver
+        if receiver is not None and waiter is not None and not waiter.done():
+            if not self._data and self._is_message(data):
+                self._hand_over(receiver, data[_PREFIX_BYTES:])
+                return
+        self._data += data
         size = self._size()
         is_whole = _PREFIX_BYTES + size <= len(self._data)
         if not is_whole:
@@ -84,6 +95,29 @@ class MessageBuffer(Buffer):
         self._wake()
 
     # From the reader.
+
+    async def read_into(self, receiver: Receiver) -> bool:
+        """Hand every message to `receiver`, until it wants no more for now; False at the end.
+
+        A usual message, alone in its frame, is handed over in the very call that received it,
+        before the next frame is looked at: no task is woken for it. Only one task may read.
+
+        Raises:
+            BadRequestError: As `read_message` does.
+        """
+        self._receiver = receiver
+        try:
+            while True:
+                message = await self.read_message()
+                if message is None:
+                    return False
+                if not receiver(message):
+                    return True
+                del message  # Who waits for the next one holds nothing of the last.
+        except _EnoughError:
+            return True
+        finally:
+            self._receiver = None
 
     async def read_message(self) -> bytes | None:
         """Return the next message, None at the end. Only one task may read.
@@ -116,6 +150,28 @@ class MessageBuffer(Buffer):
         return None
 
     # Private.
+
+    def _is_message(self, data: bytes) -> bool:
+        """Return whether `data` is one whole message that is not compressed."""
+        size = len(data) - _PREFIX_BYTES
+        return 0 <= size <= self._limit and data[:_PREFIX_BYTES] == size.to_bytes(_PREFIX_BYTES)
+
+    def _hand_over(self, receiver: Receiver, message: bytes) -> None:
+        """Do with a message what the reader would, who waits; tell it what it must know."""
+        try:
+            wants_more = receiver(message)
+        except Exception as error:  # The reader's, as if it had taken the message itself.
+            self._tell(error)
+        else:
+            if not wants_more:
+                self._tell(_EnoughError())
+            elif self._held:
+                asyncio.get_running_loop().call_soon(self._release)
+
+    def _tell(self, error: Exception) -> None:
+        """Let the reader's wait end with `error`, unless the call was ended meanwhile."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(error)
 
     def _size(self) -> int:
         """Return how long the next message is; 0 while that is not known."""

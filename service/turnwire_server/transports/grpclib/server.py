@@ -243,7 +243,7 @@ class _Handler(AbstractHandler):
 
         def done() -> None:
             del self._calls[stream_id]
-            connection.calls -= 1
+            connection.writer.calls -= 1
             release_stream()
             if connection.is_leaving and not self._calls:
                 connection.leave()
@@ -251,7 +251,7 @@ class _Handler(AbstractHandler):
         call = self._calls[stream_id] = Call(
             connection, stream, head, method, max_message_bytes=self._server.max_message_bytes
         )
-        connection.calls += 1
+        connection.writer.calls += 1
         self._server.start_call(call, done)
 
     def cancel(self, stream: Stream) -> None:

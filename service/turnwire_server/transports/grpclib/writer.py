@@ -18,7 +18,16 @@ class TickWriter:
     have to say in one iteration leaves together, in order.
     """
 
-    __slots__ = ("_call_soon", "_chunks", "_is_ended", "_size", "_transport", "frames_sent")
+    __slots__ = (
+        "_call_soon",
+        "_chunks",
+        "_is_ended",
+        "_size",
+        "_transport",
+        "calls",
+        "frames_sent",
+        "is_writable",
+    )
 
     def __init__(self, transport: asyncio.Transport) -> None:
         """Collect for `transport`; call it inside the running loop."""
@@ -29,6 +38,10 @@ class TickWriter:
         self._is_ended = False
         self.frames_sent = 0
         """Frames of calls, not answers to the peer's own."""
+        self.is_writable = True
+        """Whether the transport's own buffer has room."""
+        self.calls = 0
+        """Calls that write here now."""
 
     def write(self, data: bytes) -> None:
         """Write `data` after what was written before, in the loop's next turn."""
@@ -42,7 +55,7 @@ class TickWriter:
 
     def write_now(self, data: bytes) -> None:
         """Write `data` after what was written before, at once: nobody else has anything to say."""
-        if self._chunks:
+        if self._size:
             self._chunks.append(data)
             self.flush()
         elif not self._is_ended and not self._transport.is_closing():
@@ -85,6 +98,7 @@ class TickWriter:
     def abort(self) -> None:
         """Close at once."""
         self._chunks.clear()
+        self._size = 0
         self._transport.abort()
 
     def is_closing(self) -> bool:
