@@ -81,11 +81,14 @@ def test_numbers_and_lengths_of_every_width_are_written(number: int) -> None:
     assert len(decoded.response_output_text_delta.delta) == length
 
 
-def test_what_stands_before_a_text_is_kept_for_short_ones_only() -> None:
-    template = DeltaTemplate("response_output_text_delta", "msg_1", 0, 0, None)
+def test_what_stands_around_a_text_is_kept_for_short_ones_and_few_lengths_of_ids_only() -> None:
+    texts = [*range(1000), *range(1000)]
+    for ids in range(1, 20):
+        template = DeltaTemplate("response_output_text_delta", "m" * ids, 0, 0, "kept")
+        for length in texts[:: 1 if ids == 1 else 10]:
+            (decoded,) = ServerFrame.FromString(template.entry(1, "x" * length)).events
+            assert decoded.response_output_text_delta.item_id == "m" * ids
+            assert len(decoded.response_output_text_delta.delta) == length
+        assert ids > 1 or len(template._shape.around) == 128
 
-    for length in [*range(1000), *range(1000)]:
-        (decoded,) = ServerFrame.FromString(template.entry(1, "x" * length)).events
-        assert len(decoded.response_output_text_delta.delta) == length
-
-    assert 0 < len(template._around) <= 256
+    assert len(template._shape.around) == 256

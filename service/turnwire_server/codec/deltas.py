@@ -1,11 +1,13 @@
 """Events of deltas by template: the one thing that is encoded for every token.
 
-All of an event but its number and its text is the same for a part, so it is encoded once; in
-protobuf, where lengths stand before what they measure, once for each length of a text. A test holds
-both forms to what the generic codec and protobuf write.
+All of an event but its number and its text is the same for a part, and most of that is the same for
+all parts at that place of a response. So it is encoded once, and a part adds no more than its
+item's id. A test holds both forms to what the generic codec and protobuf write.
 """
 
 from __future__ import annotations
+
+from functools import lru_cache
 
 import orjson
 
@@ -16,35 +18,85 @@ from turnwire_server.codec.frames import entry_head, varint
 __all__ = ["DeltaTemplate"]
 
 _LENGTH_DELIMITED = 2
-_SEQUENCE_NUMBER_TAG = b"\x08"  # Field 1, a varint.
-_LONGEST_NUMBER = 16
-"""More bytes than any number takes with its tag."""
-_NUMBERS = tuple(_SEQUENCE_NUMBER_TAG + varint(number) for number in range(4096))
-_KEPT_LENGTHS = 256
-"""Bytes of a text below which what stands around the number is kept; few tokens are longer."""
+_NUMBER_TAG = b"\x08"
+"""Field 1 of the event, a varint."""
+_ITEM_ID_TAG = b"\x0a"
+"""Field 1 of every delta, which is written first."""
+_KEPT_LENGTHS = 128
+"""Bytes of a text below which what stands around it is kept; few tokens are longer."""
+_MOST_KEPT = 256
+"""Items' ids have one length, as a rule; should they not, more is only slower."""
 _NUMBER = b'"sequence_number":0'
+_ITEM_ID = b'"item_id":""'
 _TEXT = b'"delta":""'
+
+
+class _Shape:
+    """What the deltas of all parts at one place have in common."""
+
+    __slots__ = (
+        "_delta_tag",
+        "_head",
+        "after",
+        "around",
+        "before",
+        "id_after",
+        "id_before",
+        "rest",
+    )
+
+    def __init__(self, kind: str, output_index: int, index: int, stream_id: str | None) -> None:
+        event = ServerEvent(sequence_number=0, stream_id=stream_id)
+        part = getattr(event, kind)
+        part.SetInParent()
+        part.output_index = output_index
+        names = part.DESCRIPTOR.fields_by_name
+        for name in ("content_index", "summary_index"):
+            if name in names:
+                setattr(part, name, index)
+        arm = ServerEvent.DESCRIPTOR.fields_by_name[kind]
+        lane: bytes = ServerEvent(stream_id=stream_id).SerializeToString()
+        self._head = lane + varint(arm.number << 3 | _LENGTH_DELIMITED)
+        """What stands between the number and the length of the delta's message."""
+        self.rest: bytes = part.SerializeToString()
+        """What stands between the item's id and the text."""
+        self._delta_tag = varint(names["delta"].number << 3 | _LENGTH_DELIMITED)
+        self.around: dict[tuple[int, int, int], tuple[bytes, bytes, bytes]] = {}
+        """What stands before number, item and text, by the lengths of the three."""
+        # What a lane's name contains cannot be taken for one of these: quotes are escaped in it.
+        before, number, behind = dumps(event).partition(_NUMBER)
+        between, item_id, behind = behind.partition(_ITEM_ID)
+        middle, delta, self.after = behind.partition(_TEXT)
+        self.before = before + number[:-1]
+        self.id_before = between + item_id[:-2]
+        self.id_after = middle + delta[:-2]
+
+    def make_around(self, lengths: tuple[int, int, int]) -> tuple[bytes, bytes, bytes]:
+        """Return what `around` has for these lengths, and keep it if they are usual."""
+        number, item, text = lengths
+        before_text = b""
+        if text:  # Protobuf does not write an empty string.
+            before_text = self._delta_tag + varint(text)
+        body = item + len(before_text) + text
+        middle = self._head + varint(body)
+        around = entry_head(number + len(middle) + body), middle, before_text
+        if text < _KEPT_LENGTHS and len(self.around) < _MOST_KEPT:
+            self.around[lengths] = around
+        return around
+
+
+_shape = lru_cache(maxsize=128)(_Shape)  # there is no end of names for lanes
 
 
 class DeltaTemplate:
     """Encodes the deltas of one part, for the wire that asks: each form is made on first use."""
 
-    __slots__ = (
-        "_arm_tag",
-        "_around",
-        "_delta_tag",
-        "_event",
-        "_fixed",
-        "_json_after",
-        "_json_before",
-        "_json_between",
-        "_message",
-    )
+    __slots__ = ("_between", "_fixed", "_item_id", "_shape")
 
     def __init__(
         self, kind: str, item_id: str, output_index: int, index: int, stream_id: str | None
     ) -> None:
-        """Encode what does not change.
+        """Take what does not change.
 
         Args:
             kind: The arm of `ServerEvent`, for example `response_output_text_delta`.
@@ -53,63 +105,50 @@ class DeltaTemplate:
             index: Position of the part in the item; unused where the event has none.
             stream_id: The lane, None for the default lane.
         """
-        event = ServerEvent(sequence_number=0, stream_id=stream_id)
-        part = getattr(event, kind)
-        part.item_id = item_id
-        part.output_index = output_index
-        names = part.DESCRIPTOR.fields_by_name
-        for name in ("content_index", "summary_index"):
-            if name in names:
-                setattr(part, name, index)
-        self._message = event
-        self._event: bytes = ServerEvent(stream_id=stream_id).SerializeToString()
-        self._fixed: bytes = part.SerializeToString()
-        arm = ServerEvent.DESCRIPTOR.fields_by_name[kind]
-        self._arm_tag = varint(arm.number << 3 | _LENGTH_DELIMITED)
-        self._delta_tag = varint(names["delta"].number << 3 | _LENGTH_DELIMITED)
-        self._around: dict[int, tuple[bytes, bytes]] = {}
-        """What stands before and behind the number, by the lengths of number and text."""
-        self._json_before = self._json_between = self._json_after = b""
+        self._shape = _shape(kind, output_index, index, stream_id)
+        self._item_id = item_id
+        self._fixed: bytes | None = None
+        """All of the delta's message but its text."""
+        self._between = b""
+        """All JSON between number and text."""
 
-    def _make_json(self) -> None:
-        # What an id contains cannot be taken for one of these: in a string, quotes are escaped.
-        before, number, rest = dumps(self._message).partition(_NUMBER)
-        between, delta, after = rest.partition(_TEXT)
-        self._json_before = before + number[:-1]
-        self._json_between = between + delta[:-2]
-        self._json_after = after
+    def _make_between(self) -> bytes:
+        shape = self._shape
+        self._between = shape.id_before + orjson.dumps(self._item_id) + shape.id_after
+        return self._between
 
     def json(self, sequence_number: int, text: str) -> bytes:
         """Return the event's public JSON."""
-        if not self._json_before:
-            self._make_json()
+        shape = self._shape
         return b"%b%d%b%b%b" % (
-            self._json_before,
+            shape.before,
             sequence_number,
-            self._json_between,
+            self._between or self._make_between(),
             orjson.dumps(text),
-            self._json_after,
+            shape.after,
         )
+
+    def _make_fixed(self) -> bytes:
+        item_id = self._item_id.encode()
+        head = _ITEM_ID_TAG + varint(len(item_id)) if item_id else b""
+        self._fixed = head + item_id + self._shape.rest
+        return self._fixed
 
     def entry(self, sequence_number: int, text: str) -> bytes:
         """Return the event as one entry of a serialized `ServerFrame`."""
+        fixed = self._fixed
+        if fixed is None:
+            fixed = self._make_fixed()
         delta = text.encode()
-        if sequence_number < len(_NUMBERS):
-            number = _NUMBERS[sequence_number]
+        # Not kept for each number: those of all sessions together would be in no cache.
+        if sequence_number < 0x80:
+            number = (0x0800 | sequence_number).to_bytes(2, "big")
+        elif sequence_number < 0x4000:
+            low, high = sequence_number & 0x7F, sequence_number >> 7
+            number = (0x08_80_00 | low << 8 | high).to_bytes(3, "big")
         else:
-            number = _SEQUENCE_NUMBER_TAG + varint(sequence_number)
-        lengths = len(delta) * _LONGEST_NUMBER + len(number)
-        head, before_text = self._around.get(lengths) or self._make_around(lengths)
-        return head + number + before_text + delta
-
-    def _make_around(self, lengths: int) -> tuple[bytes, bytes]:
-        """Return all that stands before and behind the number, see `_around`."""
-        length, number_length = divmod(lengths, _LONGEST_NUMBER)
-        body = self._fixed
-        if length:  # Protobuf does not write an empty string.
-            body += self._delta_tag + varint(length)
-        before_text = self._event + self._arm_tag + varint(len(body) + length) + body
-        around = entry_head(number_length + len(before_text) + length), before_text
-        if length < _KEPT_LENGTHS:
-            self._around[lengths] = around
-        return around
+            number = _NUMBER_TAG + varint(sequence_number)
+        shape = self._shape
+        lengths = (len(number), len(fixed), len(delta))
+        head, middle, before_text = shape.around.get(lengths) or shape.make_around(lengths)
+        return b"".join((head, number, middle, fixed, before_text, delta))

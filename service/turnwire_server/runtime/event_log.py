@@ -55,6 +55,16 @@ class _Entry(NamedTuple):
 class EventLog:
     """Newest events of a session, or of one response."""
 
+    __slots__ = (
+        "_added",
+        "_continued",
+        "_has_lost_more",
+        "_lanes",
+        "_lost_lanes",
+        "_most_bytes",
+        "bytes",
+    )
+
     def __init__(self, most_bytes: int) -> None:
         """Make an empty log.
 

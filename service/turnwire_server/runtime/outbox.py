@@ -78,8 +78,42 @@ class Outlet(Protocol):
         ...
 
 
-class Outbox:
+class _Paced:
+    """What every token needs of an outbox.
+
+    Members of a base class stand before all others in the memory, and between two tokens of one
+    session the processor's caches forget: each line of memory that is not touched is a gain.
+    """
+
+    __slots__ = (
+        "_bytes",
+        "_interval",
+        "_is_due",
+        "_is_full",
+        "_last_event_at",
+        "_loop",
+        "_monotonic",
+        "_prompt",
+        "_queue",
+        "_settings",
+        "_sink",
+        "_timer",
+        "is_broken",
+    )
+
+
+class Outbox(_Paced):
     """Queue and writer of one connection."""
+
+    __slots__ = (
+        "_calm",
+        "_closed",
+        "_is_writing",
+        "_prompt_sink",
+        "_room",
+        "_wake",
+        "_written_at",
+    )
 
     def __init__(self, sink: Sink, settings: OutboxSettings, clock: Clock) -> None:
         """Make an empty outbox; `run` must be running for anything to leave it."""
@@ -87,18 +121,18 @@ class Outbox:
         self._monotonic = clock.monotonic
         # Kept: to ask for the running loop takes a system call.
         self._loop = asyncio.get_running_loop()
-        self._prompt = sink if isinstance(sink, PromptSink) else None
+        self._prompt_sink = sink if isinstance(sink, PromptSink) else None
+        self._prompt = self._prompt_sink
+        """The sink while it may be written to without the writer, else None."""
         self._settings = settings
         self._queue: list[bytes] = []
         self._bytes = 0
-        self._in_flight = 0
+        """Bytes of what is not written: what waits, and the writer's batch."""
         self._is_due = False
         """Whether what is queued leaves in the next tick of the loop."""
         self._is_writing = False
         """Whether the writer is in the middle of a write."""
         self._wake = asyncio.Event()
-        self._is_awake = False
-        """Whether the writer was woken and has not begun; an event is slow to ask."""
         self._room = asyncio.Event()
         self._room.set()
         self._is_full = False
@@ -111,10 +145,8 @@ class Outbox:
         self._interval = 1.0
         self.is_broken = False
         """Whether the peer is gone; then everything sent is dropped."""
-        self.last_write_at = clock.monotonic()
-        """Seconds on the clock of the last write."""
-        self.bytes_written = 0
-        """Encoded bytes handed to the sink."""
+        self._written_at = clock.monotonic()
+        """When the writer wrote last, or a sign of life was sent."""
 
     def send(self, event: Outgoing) -> bool:
         """Queue an event.
@@ -129,8 +161,9 @@ class Outbox:
         # `_push`, which would be one more call for every token.
         self._queue.append(encoded)
         self._bytes += len(encoded)
-        has_room = self._bytes + self._in_flight < self._settings.outbox_bytes or self._fill()
-        now = self._monotonic()
+        has_room = self._bytes < self._settings.outbox_bytes or self._fill()
+        monotonic = self._monotonic  # to call a member in one go is slower in Python 3.11
+        now = monotonic()
         gap = now - self._last_event_at
         self._last_event_at = now
         window = 0.0
@@ -161,14 +194,14 @@ class Outbox:
                 self._push(self._sink.encode(event))
         finally:  # one that cannot be encoded does not keep those before it
             self._last_event_at = self._monotonic()
-            if at_once and self._prompt is not None and not self._closed:
+            if at_once and self._prompt is not None:
                 if self._timer is not None:
                     self._cancel_timer(self._timer)
                 self._is_due = True
-                self._write_now(self._prompt)
+                self._write_now()
             elif not self._is_due:
                 self.flush()
-        return self._bytes + self._in_flight < self._settings.outbox_bytes
+        return self._bytes < self._settings.outbox_bytes
 
     def _window(self) -> float:
         """Return how long fast deltas wait for company."""
@@ -178,24 +211,25 @@ class Outbox:
 
     def send_heartbeat(self) -> None:
         """Queue the transport's own sign of life, if it has one and nothing else is on its way."""
-        if self.is_broken or self._queue or self._in_flight:
+        if self.is_broken or self._queue or self._is_writing:
             return  # a peer that does not read must not make the queue grow
         beat = self._sink.heartbeat()
         if beat is not None:
             self._push(beat)
+            self._written_at = self._monotonic()
             self.flush()
 
     def _push(self, encoded: bytes) -> bool:
         """Queue an encoded event; return whether there is room for more."""
         self._queue.append(encoded)
         self._bytes += len(encoded)
-        return self._bytes + self._in_flight < self._settings.outbox_bytes or self._fill()
+        return self._bytes < self._settings.outbox_bytes or self._fill()
 
     def _fill(self) -> bool:
         """Note that there is no room, and return so."""
         self._is_full = True
         self._room.clear()
-        if self._bytes + self._in_flight >= 2 * self._settings.outbox_bytes:
+        if self._bytes >= 2 * self._settings.outbox_bytes:
             self._calm.clear()
         return False
 
@@ -204,33 +238,30 @@ class Outbox:
         if self._timer is not None:
             self._cancel_timer(self._timer)
         self._is_due = True
-        prompt = self._prompt
-        if prompt is None or self._is_writing or self._closed or self.is_broken:
+        if self._prompt is None:
             self._wake_writer()
-        elif not self._is_awake:
-            self._loop.call_soon(self._write_now, prompt)
+        else:
+            self._loop.call_soon(self._write_now)
 
     def _wake_writer(self) -> None:
-        self._is_awake = True
+        self._prompt = None
         self._wake.set()
 
     def _cancel_timer(self, timer: asyncio.TimerHandle) -> None:
         timer.cancel()
         self._timer = None
 
-    def _write_now(self, prompt: PromptSink) -> None:
+    def _write_now(self) -> None:
         """Write what is due at once, else let the writer do it."""
-        if not self._is_due or self._is_awake:
+        if not self._is_due:
             return
-        size = self._bytes
-        if self._is_writing or not self._queue or not prompt.write_now(self._queue):
+        prompt, queue = self._prompt, self._queue
+        if prompt is None or not queue or not prompt.write_now(queue):
             self._wake_writer()
             return
         self._is_due = False
-        self._queue.clear()
+        queue.clear()
         self._bytes = 0
-        self.bytes_written += size
-        self.last_write_at = self._monotonic()
         if self._is_full:
             self._make_room()
 
@@ -238,6 +269,11 @@ class Outbox:
         """Wait until there is room, or the peer is gone. Cancelling is safe."""
         self.flush()
         await self._room.wait()
+
+    @property
+    def last_write_at(self) -> float:
+        """Seconds on the clock of the last write, which waits for no more than a window."""
+        return max(self._last_event_at, self._written_at)
 
     @property
     def is_crowded(self) -> bool:
@@ -251,11 +287,13 @@ class Outbox:
     def close(self) -> None:
         """Take no more events; `run` returns when all that is queued was written."""
         self._closed = True
+        self._prompt = None
         self.flush()
 
     def break_off(self) -> None:
         """Drop everything: the peer is gone."""
         self.is_broken = True
+        self._prompt = None
         self._queue.clear()
         self._bytes = 0
         self._room.set()
@@ -277,9 +315,8 @@ class Outbox:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            self._is_awake = self._is_due = False
-            size = self._in_flight = self._bytes
-            self._bytes = 0
+            self._is_due = False
+            size = self._bytes
             if self._queue and not self.is_broken:
                 self._is_writing = True
                 try:
@@ -288,10 +325,11 @@ class Outbox:
                 except ConnectionError:
                     self.break_off()
                 self._is_writing = False
-                self._in_flight = 0
-                self.bytes_written += size
-                self.last_write_at = self._monotonic()
-            self._in_flight = 0
+                if not self.is_broken:
+                    self._bytes -= size
+                self._written_at = self._monotonic()
             self._make_room()
             if self.is_broken or (self._closed and not self._queue):
                 return
+            if not self._closed and not self._wake.is_set():
+                self._prompt = self._prompt_sink

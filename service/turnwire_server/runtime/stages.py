@@ -12,6 +12,8 @@ __all__ = ["Stages"]
 class Stages:
     """A stop-watch over the stages of one turn: each `mark` ends the stage it names."""
 
+    __slots__ = ("_clock", "_last", "seconds")
+
     def __init__(self, clock: Clock, received_at: float) -> None:
         """Start with the time since `received_at`, which was the stage `queue`."""
         self._clock = clock

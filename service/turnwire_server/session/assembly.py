@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from turnwire.v1 import item_pb2, response_pb2, server_event_pb2
-from turnwire_server.session.events import Delta, Outgoing
+from turnwire_server.session.events import Outgoing
 from turnwire_server.session.items import (
     OpenCall,
     OpenItem,
@@ -27,6 +27,7 @@ from turnwire_server.session.lifecycle import (
     ResponseTrigger,
     next_state,
 )
+from turnwire_server.session.open_text import OpenText
 from turnwire_server.session.output import (
     CallDelta,
     CallEnded,
@@ -41,11 +42,22 @@ from turnwire_server.session.responses import usage_of
 __all__ = ["ResponseAssembler"]
 
 ServerEvent = server_event_pb2.ServerEvent
-_OPEN = ResponseState.OPEN  # for every token, and a member of an enum is slow to look up
 
 
-class ResponseAssembler:
+class ResponseAssembler(OpenText):
     """Assembles the events of one response."""
+
+    __slots__ = (
+        "_ends_with_item",
+        "_is_cut",
+        "_new_id",
+        "_reasoning_item",
+        "_round_start",
+        "_seal_reasoning",
+        "_stream_id",
+        "has_dropped",
+        "response",
+    )
 
     def __init__(
         self,
@@ -66,14 +78,12 @@ class ResponseAssembler:
                 None for items without.
             summarizes_reasoning: Whether reasoning is shown as summaries, not as raw text.
         """
+        super().__init__()
         self.response = response
         self._seal_reasoning = seal_reasoning
         self._reasoning_item = OpenReasoningSummary if summarizes_reasoning else OpenReasoning
         self._stream_id = stream_id
         self._new_id = new_id
-        self._sequence_number = 0
-        self._state = ResponseState.NEW
-        self._open: OpenItem | None = None
         self._is_cut = False
         """Whether an item ended incomplete: then it is the last one."""
         self._round_start = 0
@@ -122,7 +132,7 @@ class ResponseAssembler:
         A call that something else interrupts is cut. It ends incomplete, and since nothing may
         follow an incomplete item, whatever else the model says is dropped.
         """
-        if self._state is not _OPEN:  # the table is not asked for every token
+        if self._state is not ResponseState.OPEN:  # the table is slow to ask
             self._move(ResponseTrigger.OUTPUT)
         events: list[Outgoing] = []
         for piece in pieces:
@@ -160,13 +170,6 @@ class ResponseAssembler:
                     self._open_call()
                     events += self._close(item_pb2.ITEM_STATUS_COMPLETED)
         return events
-
-    def more_text(self, piece: OutputPiece) -> Delta | None:
-        """Return the event of more text of the message (most tokens), None for anything else."""
-        item = self._open
-        if isinstance(piece, TextDelta) and isinstance(item, OpenMessage) and self._state is _OPEN:
-            return self._delta(item, piece.text)
-        return None
 
     def end_after_item(self) -> None:
         """Let no item begin after the one that is open, if any. Idempotent."""
@@ -328,13 +331,6 @@ class ResponseAssembler:
             raise RuntimeError("a call's piece came without its start")
         return self._open
 
-    def _delta(self, item: OpenItem, text: str) -> Delta:
-        item.texts.append(text)
-        assert item.part is not None  # set when the item was opened
-        number = self._sequence_number
-        self._sequence_number = number + 1
-        return Delta(item.part, number, text)
-
     def _switch_to(self, item: OpenItem, events: list[Outgoing]) -> None:
         """Close what is open and open `item`."""
         if self._open is not None:
@@ -356,7 +352,7 @@ class ResponseAssembler:
         item, self._open = self._open, None
         if item is None:
             return []
-        text = "".join(item.texts)
+        text = item.text.decode()
         done = self._event()
         item.write_done(done, text)
         events: list[Outgoing] = [done]

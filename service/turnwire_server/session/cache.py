@@ -34,6 +34,8 @@ class CachedResponse:
 class ResponseCache:
     """Newest response per lane, and the warm-ups used last."""
 
+    __slots__ = ("_by_lane", "_max_warm_ups", "_warm_ups")
+
     def __init__(self, max_warm_ups: int) -> None:
         self._by_lane: dict[str | None, CachedResponse] = {}
         self._warm_ups: OrderedDict[str, CachedResponse] = OrderedDict()

@@ -31,8 +31,8 @@ class OpenItem(Protocol):
 
     id: str
     output_index: int
-    texts: list[str]
-    """The deltas so far."""
+    text: bytearray
+    """The deltas so far, UTF-8: a list of them would be gone through again at the end."""
     part: Part | None
     """Where its deltas go; set by `open`."""
     has_part: bool
@@ -58,13 +58,15 @@ class OpenItem(Protocol):
 
 
 class _Base:
+    __slots__ = ("id", "output_index", "part", "text")
+
     kind: DeltaKind
     has_part = True
 
     def __init__(self, item_id: str, output_index: int) -> None:
         self.id = item_id
         self.output_index = output_index
-        self.texts: list[str] = []
+        self.text = bytearray()
         self.part: Part | None = None
 
     def open(self, stream_id: str | None) -> None:
@@ -81,6 +83,8 @@ class _Base:
 
 class OpenMessage(_Base):
     """An assistant message with one text part."""
+
+    __slots__ = ()
 
     kind: DeltaKind = "response_output_text_delta"
 
@@ -106,6 +110,8 @@ class OpenMessage(_Base):
 class OpenRefusal(OpenMessage):
     """An assistant message with one refusal part."""
 
+    __slots__ = ()
+
     kind: DeltaKind = "response_refusal_delta"
 
     def fill_part(self, part: content_pb2.ContentPart, text: str) -> None:
@@ -119,6 +125,8 @@ class OpenRefusal(OpenMessage):
 
 class OpenReasoning(_Base):
     """Reasoning with one raw part."""
+
+    __slots__ = ("_seal",)
 
     kind: DeltaKind = "response_reasoning_text_delta"
 
@@ -155,6 +163,8 @@ class OpenReasoning(_Base):
 class OpenReasoningSummary(OpenReasoning):
     """Reasoning whose text is shown as its summary."""
 
+    __slots__ = ()
+
     kind: DeltaKind = "response_reasoning_summary_text_delta"
 
     def add_part(self, reasoning: item_pb2.ReasoningItem) -> content_pb2.ContentPart:
@@ -180,6 +190,8 @@ class OpenReasoningSummary(OpenReasoning):
 
 class OpenCall(_Base):
     """A call of a function or custom tool."""
+
+    __slots__ = ("_started", "call_id", "kind")
 
     has_part = False
 

@@ -30,11 +30,14 @@ def check_lane_name(name: str) -> Rejection | None:
 class Lanes:
     """The queues of one session and who runs now."""
 
+    __slots__ = ("_queued_bytes", "_queues", "_running", "_settings", "queued")
+
     def __init__(self, settings: SessionSettings) -> None:
         self._settings = settings
         self._queues: dict[str | None, deque[Turn]] = {None: deque()}
         self._running: dict[str | None, Turn] = {}
-        self._queued = 0
+        self.queued = 0
+        """How many turns wait."""
         self._queued_bytes = 0
 
     @property
@@ -43,14 +46,9 @@ class Lanes:
         return list(self._running.values())
 
     @property
-    def queued(self) -> int:
-        """How many turns wait."""
-        return self._queued
-
-    @property
     def is_idle(self) -> bool:
         """Whether nothing runs and nothing waits."""
-        return not self._running and not self._queued
+        return not self._running and not self.queued
 
     def admit(self, name: str | None) -> Rejection | None:
         """Open the lane `name` if it is new; None is the default lane and always open.
@@ -74,7 +72,7 @@ class Lanes:
         """Put a turn at the end of its lane, which must have been admitted."""
         settings = self._settings
         if (
-            self._queued >= settings.max_queued
+            self.queued >= settings.max_queued
             or self._queued_bytes + turn.size > settings.max_queued_bytes
         ) and not self._could_start(turn):
             return Rejection(
@@ -83,14 +81,14 @@ class Lanes:
                 f"{settings.max_queued_bytes} bytes). Wait for a response to end.",
             )
         self._queues[turn.lane].append(turn)
-        self._queued += 1
+        self.queued += 1
         self._queued_bytes += turn.size
         return None
 
     def enqueue_first(self, turn: Turn) -> None:
         """Put a turn in front of its lane, whatever waits there; no bound holds it."""
         self._queues[turn.lane].appendleft(turn)
-        self._queued += 1
+        self.queued += 1
         self._queued_bytes += turn.size
 
     def _could_start(self, turn: Turn) -> bool:
@@ -128,7 +126,7 @@ class Lanes:
     def withdraw(self, turn: Turn) -> None:
         """Take a waiting turn out of its lane."""
         self._queues[turn.lane].remove(turn)
-        self._queued -= 1
+        self.queued -= 1
         self._queued_bytes -= turn.size
 
     def release(self, turn: Turn) -> None:

@@ -35,6 +35,8 @@ _NOT_KEPT = Rejection(
 class Repeats:
     """Newest ids of a session, and what ended their creates."""
 
+    __slots__ = ("_bytes", "_ids", "_most_bytes", "_most_ids")
+
     def __init__(self, most_ids: int, most_bytes: int) -> None:
         """Make an empty memory with these bounds."""
         self._most_ids = most_ids

@@ -81,7 +81,7 @@ class _Replay:
 
     def _text(self, item: OpenItem) -> None:
         item.open(None)
-        text = "".join(item.texts)
+        text = item.text.decode()
         if item.has_part:
             item.write_part(self._next(), "", is_added=True)
         if text:
@@ -125,7 +125,7 @@ def _only(
 
 
 def _with_text(item: OpenItem, text: str) -> OpenItem:
-    item.texts.append(text)
+    item.text += text.encode()
     return item
 
 

@@ -27,6 +27,21 @@ _CANCELLED = Rejection(
 class Schedule:
     """Decides which turns start and end. Part of one session, which hands its lists over."""
 
+    __slots__ = (
+        "_closed",
+        "_is_input_closed",
+        "_lanes",
+        "_new_id",
+        "_steering",
+        "_turns",
+        "cache",
+        "events",
+        "repeats",
+        "to_cancel",
+        "to_start",
+        "to_wake",
+    )
+
     def __init__(
         self, settings: SessionSettings, steering: Steering, *, new_id: Callable[[str], str]
     ) -> None:
@@ -158,14 +173,17 @@ class Schedule:
             self.cache.put(outcome)
         elif turn.has_begun or not turn.is_successor:
             self._evict_parent(turn)
-        for waiting in self._lanes.waiting():
-            if waiting.parent_turn is turn:
-                waiting.parent_turn = None
-                waiting.parent = outcome
+        if self._lanes.queued:
+            for waiting in self._lanes.waiting():
+                if waiting.parent_turn is turn:
+                    waiting.parent_turn = None
+                    waiting.parent = outcome
         if successor is not None:
             self._lanes.enqueue_first(successor)
-        self._start_ready()
-        self.events += self._steering.announce()
+        if self._lanes.queued:
+            self._start_ready()
+        if self._steering.waiting:
+            self.events += self._steering.announce()
 
     def pause_turn(self, turn: Turn, conversation: Conversation) -> None:
         """Note that a turn waits for the outputs of the calls in `conversation`."""
@@ -241,7 +259,8 @@ class Schedule:
         """Start a turn whose lane is its own now; one that was refused ends with that."""
         turn.move(TurnTrigger.START)
         if turn.refusal is None:
-            self.events += self._steering.start(turn)
+            if self._steering.waiting:
+                self.events += self._steering.start(turn)
             self.to_start.append(turn)
             return
         turn.move(TurnTrigger.END)

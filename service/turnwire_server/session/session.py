@@ -41,6 +41,19 @@ ServerEvent = server_event_pb2.ServerEvent
 class Session:
     """Decides what happens to each client event; runs nothing."""
 
+    __slots__ = (
+        "__weakref__",
+        "_new_id",
+        "_received",
+        "_resume_grace_s",
+        "_rules",
+        "_schedule",
+        "_steering",
+        "id",
+        "resume_token",
+        "wants_session_events",
+    )
+
     def __init__(
         self,
         settings: SessionSettings,

@@ -67,6 +67,8 @@ class _Waiting:
 class Steering:
     """The steers of one session, but for those that their turns hold."""
 
+    __slots__ = ("_ended", "_max_pending", "_new_id", "_rules", "waiting")
+
     def __init__(
         self, settings: SessionSettings, rules: ItemRules, *, new_id: Callable[[str], str]
     ) -> None:
@@ -74,8 +76,8 @@ class Steering:
         self._max_pending = settings.max_pending_steers
         self._rules = rules
         self._new_id = new_id
-        self._waiting: dict[str | None, _Waiting] = {}
-        """Lane -> steers of its newest response."""
+        self.waiting: dict[str | None, _Waiting] = {}
+        """Lane -> steers of its newest response; mostly empty, and then there is little to ask."""
         self._ended = RecentIds(_MAX_ENDED)
 
     def take(
@@ -122,7 +124,7 @@ class Steering:
         if outcome.conversation.open_calls:
             output = map(item_pb2.Item.FromString, outcome.conversation.own_items)
             required = required_input(output)
-            self._waiting[turn.lane] = _Waiting(turn.response_id, steers, required)
+            self.waiting[turn.lane] = _Waiting(turn.response_id, steers, required)
             return None, []
         return self._successor(turn, outcome, steers), []
 
@@ -132,7 +134,7 @@ class Steering:
         Steers that wait on its lane for another create will not be applied: their response is no
         longer the lane's newest.
         """
-        waiting = self._waiting.pop(turn.lane, None)
+        waiting = self.waiting.pop(turn.lane, None)
         if waiting is None:
             return []
         if waiting.target_id == turn.previous_response_id:
@@ -144,13 +146,13 @@ class Steering:
     def put_back(self, turn: Turn) -> None:
         """Take back the steers of a create that never began: they wait for the next one."""
         (target_id,) = {steer.target_id for steer in turn.applies}
-        self._waiting[turn.lane] = _Waiting(target_id, turn.applies, is_announced=True)
+        self.waiting[turn.lane] = _Waiting(target_id, turn.applies, is_announced=True)
         turn.applies = ()
 
     def announce(self) -> list[ServerEvent]:
         """Return `response.steer.pending` for steers that wait and were not announced."""
         events = []
-        for lane, waiting in self._waiting.items():
+        for lane, waiting in self.waiting.items():
             if waiting.is_announced:
                 continue
             waiting.is_announced = True
@@ -163,7 +165,7 @@ class Steering:
         Args:
             rejection: Why; None when there is nobody to answer.
         """
-        waiting, self._waiting = self._waiting, {}
+        waiting, self.waiting = self.waiting, {}
         if rejection is None:
             return []
         reason = _not_created(rejection.message)

@@ -26,7 +26,7 @@ def counted(tokens: list[bytes], opening: str = "") -> tuple[int, str]:
     for character in text:
         said += parser.feed(character)
     said += parser.finish(complete=True)
-    count.add(range(len(tokens)))
+    count.ids.extend(range(len(tokens)))
     reasoning = "".join(piece.text for piece in said if isinstance(piece, ReasoningDelta))
     return count.tokens_of(parser.reasoning_spans), reasoning
 
@@ -66,6 +66,6 @@ def test_there_is_reasoning_if_and_only_if_an_id_counts(tokens: list[bytes]) -> 
 def test_an_output_that_ends_amid_a_token_is_not_exactly_its_ids(position, ids, is_exact):
     tokens = [b"a", b"bc", b"\xe4\xb8\x96", b"d"]
     count = ReasoningCount(tokens.__getitem__, opening="<c>")
-    count.add(range(len(tokens)))
+    count.ids.extend(range(len(tokens)))
     assert count.ending(position, is_closed=True) == Ending(ids, is_exact)
     assert count.ending(position, is_closed=False) == Ending(ids, is_exact=False)

@@ -35,10 +35,10 @@ from turnwire_server.adapters.renderers.jinja_template import (
     probe,
 )
 from turnwire_server.adapters.renderers.template_class import TemplateClass
-from turnwire_server.adapters.renderers.template_parser import ChatTemplateParser
 from turnwire_server.adapters.renderers.template_probe import probe_class
 from turnwire_server.adapters.renderers.template_settings import ChatTemplateSettings
 from turnwire_server.adapters.renderers.template_text import TemplateText
+from turnwire_server.adapters.renderers.text_parser import TextParser
 from turnwire_server.ports.engine import FinishReason
 from turnwire_server.ports.renderer import (
     Rendered,
@@ -166,7 +166,7 @@ class ChatTemplateRenderer:
             reason = reason or "template"
         return self._render_whole(request, fingerprint, reason)
 
-    def parser(self, request: RenderRequest, rendered: Rendered) -> ChatTemplateParser:
+    def parser(self, request: RenderRequest, rendered: Rendered) -> TextParser:
         """Return a parser for the output of this turn."""
         force = request.force
         calls = CallParser(
@@ -179,8 +179,14 @@ class ChatTemplateRenderer:
             lenient=request.text_format is None,
             think=self._think,
         )
-        visible = self._markers if request.tools or self._think is not None else {}
-        return ChatTemplateParser(self._tokenizer, calls, visible, opening=rendered.opening)
+        decode = self._tokenizer.token_bytes
+        if self._markers and (request.tools or self._think is not None):
+            decode = self._visible_bytes
+        return TextParser(decode, calls, opening=rendered.opening)
+
+    def _visible_bytes(self, token: int) -> bytes:
+        """Return the bytes of an id, those too of a control token whose text is markup."""
+        return self._markers.get(token) or self._tokenizer.token_bytes(token)
 
     def sampled(self, rendered: Rendered, ids: Sequence[int], finish: FinishReason) -> Prompt:
         """Return the prompt after `ids` were sampled.
@@ -357,7 +363,7 @@ class ChatTemplateRenderer:
         return {token: marker.encode() for marker, token in ids.items() if token is not None}
 
     def _token_text(self, token: int) -> str:
-        data = self._markers.get(token) or self._tokenizer.token_bytes(token)
+        data = self._visible_bytes(token)
         return data.decode("utf-8", "replace")
 
 

@@ -15,6 +15,8 @@ class Detokenizer:
     `errors="replace"`.
     """
 
+    __slots__ = ("_held", "_token_bytes")
+
     def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
         """Decode with `token_bytes`: the bytes of one id, b"" for an id without text."""
         self._token_bytes = token_bytes

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from array import array
 from codecs import getincrementaldecoder
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
+from turnwire_server.adapters.renderers.detokenizer import Detokenizer
 from turnwire_server.ports.renderer import Ending
 
 __all__ = ["ReasoningCount"]
 
 
-class ReasoningCount:
-    """Remembers the ids of one output, and finds those behind parts of its text."""
+class ReasoningCount(Detokenizer):
+    """Decodes the ids of one output, and finds those behind parts of the text."""
+
+    __slots__ = ("_start", "ids")
 
     def __init__(self, token_bytes: Callable[[int], bytes], *, opening: str = "") -> None:
         """Start behind `opening`, text in the prompt that belongs to the output.
@@ -21,12 +24,10 @@ class ReasoningCount:
             token_bytes: The bytes of one id, as the output was decoded with.
             opening: Counted in positions, and by no id.
         """
-        self._token_bytes = token_bytes
+        super().__init__(token_bytes)
         self._start = len(opening)
-        self._ids = array("I")
-        self.add: Callable[[Iterable[int]], None] = self._ids.extend
-        """Takes the ids that were sampled next. It is the array's own, because it is called for
-        every token."""
+        self.ids = array("I")
+        """What was decoded, to be extended by the caller: one call less for every token."""
 
     def tokens_of(self, spans: Sequence[tuple[int, int]]) -> int:
         """Return how many ids gave some of the text within `spans`.
@@ -36,7 +37,7 @@ class ReasoningCount:
         """
         decoder = getincrementaldecoder("utf-8")("replace")
         begin, index, count = self._start, 0, 0
-        for token in self._ids:
+        for token in self.ids:
             while index < len(spans) and spans[index][1] <= begin:
                 index += 1
             if index == len(spans):
@@ -58,7 +59,7 @@ class ReasoningCount:
         """
         decoder = getincrementaldecoder("utf-8")("replace")
         end, count = self._start, 0
-        for token in self._ids:
+        for token in self.ids:
             if end >= position:
                 break
             end += len(decoder.decode(self._token_bytes(token)))

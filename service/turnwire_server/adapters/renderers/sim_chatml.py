@@ -15,11 +15,10 @@ from typing import Final, NamedTuple
 
 from turnwire.v1 import content_pb2, item_pb2
 from turnwire_server.adapters.renderers.call_members import forced_call_schema
-from turnwire_server.adapters.renderers.detokenizer import Detokenizer
 from turnwire_server.adapters.renderers.image_facts import image_facts
 from turnwire_server.adapters.renderers.item_text import content_text, part_text
-from turnwire_server.adapters.renderers.reasoning_count import ReasoningCount
-from turnwire_server.adapters.renderers.sim_tokens import IM_END, SimTokens, sim_tokens
+from turnwire_server.adapters.renderers.sim_tokens import IM_END, sim_tokens
+from turnwire_server.adapters.renderers.text_parser import TextParser
 from turnwire_server.adapters.renderers.tool_calls import (
     CALL_CLOSE,
     CALL_OPEN,
@@ -29,13 +28,11 @@ from turnwire_server.adapters.renderers.tool_calls import (
 )
 from turnwire_server.ports.engine import Constraint, FinishReason
 from turnwire_server.ports.renderer import (
-    Ending,
     Rendered,
     RenderFailure,
     RenderRequest,
     RerenderReason,
 )
-from turnwire_server.session.output import OutputPiece
 from turnwire_server.session.prompt import Prompt
 from turnwire_server.session.tokens import TokenIds
 from turnwire_server.session.tools import ToolSet, ToolSpec
@@ -67,40 +64,10 @@ class _Head(NamedTuple):
     """What decides it, None for tools that have no fingerprint."""
 
 
-class SimParser:
+class SimParser(TextParser):
     """Reads the output of one turn."""
 
-    def __init__(self, tokens: SimTokens, calls: ToolCallParser, *, opening: str = "") -> None:
-        """Detokenize with `tokens`, find calls and reasoning with `calls` behind `opening`."""
-        self._detokenizer = Detokenizer(tokens.token_bytes)
-        self._calls = calls
-        self._count = ReasoningCount(tokens.token_bytes, opening=opening)
-        self.ending: Ending | None = None
-        """Where the output ends, None before that is known."""
-
-    @property
-    def done(self) -> bool:
-        """Whether nothing that could follow matters."""
-        return self._calls.done
-
-    @property
-    def reasoning_tokens(self) -> int:
-        """How many ids gave text of reasoning."""
-        return self._count.tokens_of(self._calls.reasoning_spans)
-
-    def feed(self, ids: Sequence[int]) -> Sequence[OutputPiece]:
-        """Return what `ids` add."""
-        self._count.add(ids)
-        pieces = self._calls.feed(self._detokenizer.feed(ids))
-        if self.ending is None and self._calls.ending is not None:
-            position, is_closed = self._calls.ending
-            self.ending = self._count.ending(position, is_closed=is_closed)
-        return pieces
-
-    def finish(self, reason: FinishReason) -> Sequence[OutputPiece]:
-        """Return what was held back."""
-        pieces = [*self._calls.feed(self._detokenizer.finish())]
-        return [*pieces, *self._calls.finish(complete=reason == "stop")]
+    __slots__ = ()
 
 
 class SimRenderer:
@@ -205,7 +172,7 @@ class SimRenderer:
         """Return a parser for the output of this turn."""
         force = request.force
         return SimParser(
-            self._tokens,
+            self._tokens.token_bytes,
             ToolCallParser(
                 request.tools,
                 opening=rendered.opening,

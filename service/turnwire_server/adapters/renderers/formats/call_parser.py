@@ -17,6 +17,7 @@ from turnwire_server.adapters.renderers.formats.markers import (
     find_marker,
     first_characters,
 )
+from turnwire_server.adapters.renderers.formats.mere_text import MereText
 from turnwire_server.adapters.renderers.formats.named_call import named_end, named_head
 from turnwire_server.adapters.renderers.formats.object_call import ObjectCall
 from turnwire_server.adapters.renderers.formats.pieces import (
@@ -34,10 +35,10 @@ from turnwire_server.session.tools import ToolSet
 
 __all__ = ["CallParser"]
 
-_TEXT = State.TEXT  # for every token, and a member of an enum is slow to look up
+_NOWHERE = re.compile(r"(?!)")
 
 
-class CallParser:
+class CallParser(MereText):
     """Text in, output pieces out (`FormatParser`)."""
 
     def __init__(
@@ -64,6 +65,7 @@ class CallParser:
             think: How reasoning is marked, None to take such marks as text. They count at the
                 start of a line and after a call or reasoning, not amid a sentence.
         """
+        super().__init__()
         self._syntax = syntax
         self._tools = tools
         self._forced = forced
@@ -93,28 +95,24 @@ class CallParser:
         self._body: CallBody | None = None
         self.done = False
         """Whether nothing more can come out: the one call allowed is complete."""
-        self._fed = 0
-        self.ending: tuple[int, bool] | None = None
-        """Where the one call allowed ends, with the markup that closes it, and whether it has it:
-        a position as in `reasoning_spans`. None before that is known."""
+        if self._plain:
+            self._markup = _NOWHERE
         if forced and not opening:
             self._enter(Marker.BARE, "")
         self._early: list[OutputPiece] = []
         if opening:
             self._early = self._consume(opening)
+            if self._early:
+                self._markup = None  # they come out with the next text
 
     @property
     def reasoning_spans(self) -> list[tuple[int, int]]:
         """Where reasoning stands in the text so far, `opening` included: ascending."""
         return self._speech.reasoning_spans
 
-    def feed(self, text: str) -> Sequence[OutputPiece]:
-        """Return what `text` adds, adjacent deltas merged."""
+    def _read(self, text: str) -> Sequence[OutputPiece]:
         if self._plain:
             return [TextDelta(text)] if text else []
-        if not self._pending and self._is_mere_text(text):
-            self._fed += len(text)
-            return [TextDelta(text)]
         return merged(self._consume(text))
 
     def finish(self, *, complete: bool) -> Sequence[OutputPiece]:
@@ -146,6 +144,7 @@ class CallParser:
             pass
         if self.done and self.ending is None:
             self._close()
+        self._markup = self._find_markup()
         return out
 
     def _step(self, out: list[OutputPiece]) -> bool:
@@ -198,15 +197,13 @@ class CallParser:
             self._enter(kind, pending[len(said) : end])
         return True
 
-    def _is_mere_text(self, text: str) -> bool:
-        """Return whether `text` is said as it is, amid a message: most tokens are."""
-        if self._state is not _TEXT or self.done or self._early or self._speech.is_fresh:
-            return False
-        if not text or text[-1].isspace():  # what follows decides about white space
-            return False
+    def _find_markup(self) -> re.Pattern[str] | None:
+        """Return what `_markup` is now: most text is said as it is."""
+        if self._state is not State.TEXT or self._pending or self.done or self._speech.is_fresh:
+            return None
         if self._firsts is None:
             self._firsts = first_characters(*self._markers())
-        return self._firsts.search(text) is None
+        return self._firsts
 
     def _markers(self) -> tuple[tuple[str, ...], str | None, bool]:
         """Return what may end text now: markers of calls, that of reasoning, a fence."""
