@@ -116,3 +116,11 @@ async def test_one_that_is_over_hands_nothing_over_and_is_no_cycle(how: str) -> 
         assert gone() is None
     finally:
         gc.enable()
+
+
+async def test_one_that_was_over_before_keeps_nobody() -> None:
+    heard: Heard = []
+    generation = await listened(heard)
+    generation.cancel()
+    generation.listen(heard.append)  # type: ignore[arg-type]  # never called
+    assert generation._listener is None

@@ -241,3 +241,24 @@ async def test_a_generation_that_is_over_is_no_cycle_with_who_listened(
         assert gone() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_one_that_was_over_before_keeps_nobody(*, is_cancelled: bool) -> None:
+    rate = 0.1 if is_cancelled else 0.0
+    generation = await begun(SystemClock(), rate=rate)
+    listener = Listener()
+    async with asyncio.timeout(20):
+        step = await anext(generation)
+    if is_cancelled:
+        generation.cancel()
+    else:
+        assert step.finish == "stop"
+    generation.listen(listener.take)
+    gone = weakref.ref(listener)
+    gc.disable()
+    try:
+        del listener
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -66,7 +66,8 @@ class OpenVinoGeneration:
 
     def listen(self, take: Callable[[Sequence[int]], bool]) -> None:
         """Hand what comes between the first step and the last to `take`."""
-        self._listener = take
+        if self._finish is None and self._failure is None:
+            self._listener = take
 
     def cancel(self) -> None:
         """Stop at once; see `ports.Generation`."""

@@ -218,7 +218,9 @@ class SimGeneration:
 
     def listen(self, take: Callable[[Sequence[int]], bool]) -> None:
         """Hand ids to `take`; see `ports.Generation`."""
-        if self._output is not None and self._output.fail_after is None:
+        if self._over or self._cancelled or self._output is None:
+            return  # nothing comes any more
+        if self._output.fail_after is None:
             self._take = take
 
     def cancel(self) -> None:
