@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.memory import MemoryPeer
+from harness.memory import MemoryPeer, MemorySink
 from harness.peers import message_of
 from harness.reading import arm_of
 from harness.stack import Parts, Stack, running_stack
@@ -23,7 +23,7 @@ from turnwire_server.runtime import host as host_module
 from turnwire_server.runtime.event_log import EventLog
 from turnwire_server.runtime.outbox import Outbox
 from turnwire_server.runtime.settings import RuntimeSettings
-from turnwire_server.session.events import Delta
+from turnwire_server.session.events import Delta, Outgoing
 
 START = {"type": "turnwire.session.start", "resume": True}
 
@@ -182,6 +182,33 @@ async def test_a_plain_session_is_not_logged_and_its_turns_write_to_the_outbox_i
         assert isinstance(run.outlet, Outbox)
         stack.engine.release(hold)
         await peer.close()
+
+
+async def test_the_end_of_a_turn_is_logged_behind_its_write(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    story: list[str] = []
+    encode, add = MemorySink.encode, EventLog.add
+
+    def noted(what: str, event: Outgoing) -> None:
+        if not isinstance(event, Delta) and arm_of(event) == "response_completed":
+            story.append(what)
+
+    def sent(self: MemorySink, event: Outgoing) -> bytes:
+        noted("sent", event)
+        return encode(self, event)
+
+    def logged(self: EventLog, event: Outgoing, response_id: str | None = None) -> None:
+        noted("logged", event)
+        add(self, event, response_id)
+
+    monkeypatch.setattr(MemorySink, "encode", sent)
+    monkeypatch.setattr(EventLog, "add", logged)
+    async with session() as (_, peer):
+        await peer.send(create("Hi"))
+        while arm_of(await peer.receive()) != "response_completed":
+            pass
+    assert story == ["sent", "logged"]
 
 
 async def test_turns_that_do_not_end_with_their_grace_are_given_up(

@@ -24,9 +24,11 @@ from turnwire.v1.tool_pb2 import CustomTool, FunctionTool, Tool, ToolChoice
 from turnwire_server.adapters.engines.sim import SimEngine, SimSettings
 from turnwire_server.adapters.renderers.sim_chatml import SimRenderer
 from turnwire_server.ports.engine import Sampling
+from turnwire_server.runtime import known_settings
 from turnwire_server.runtime.known_settings import CheckedSettings, KnownSettings, check_settings
 from turnwire_server.runtime.registry import ModelRegistry, ServedModel
 from turnwire_server.runtime.resolve import Parent
+from turnwire_server.runtime.settings_bytes import Settings, settings_of
 from turnwire_server.runtime.validate import CheckedCreate, Validator
 from turnwire_server.session.create_rules import OF_ONE_TURN
 from turnwire_server.session.errors import Rejection
@@ -246,6 +248,41 @@ def test_settings_that_are_known_are_known_of_a_create_as_it_was_sent() -> None:
     event.response_create.tools[0].function.parameters = "{"
     assert not known.has(event.SerializeToString())
     assert not known.has(ClientEvent(event_id="none").SerializeToString())
+
+
+def test_a_create_that_was_known_as_it_was_sent_is_not_looked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known, event = knowing(create()), ClientEvent(response_create=create())
+    sent = event.response_create
+    expected = known.find(sent, MODEL, ())
+    asked: list[ResponseCreate] = []
+
+    def noted(given: ResponseCreate) -> Settings:
+        asked.append(given)
+        return settings_of(given)
+
+    monkeypatch.setattr(known_settings, "settings_of", noted)
+    data = event.SerializeToString()
+    assert known.has(data, sent) and known.find(sent, MODEL, ()) is expected
+    assert asked == []
+    assert known.find(sent, MODEL, ()) is expected  # no create is kept longer than that
+    assert len(asked) == 1
+
+
+def test_what_was_found_for_a_create_as_it_was_sent_is_for_that_create_and_its_tools_only() -> None:
+    known, event = knowing(create()), ClientEvent(response_create=create())
+    sent, data = event.response_create, event.SerializeToString()
+    assert known.has(data, sent)
+    assert known.find(create(store=True), MODEL, ()) is None
+    assert known.has(data, sent)
+    assert known.find(sent, MODEL, (tool("added").SerializeToString(),)) is None
+    assert known.has(data, sent)
+    assert known.find(sent, served(), ()) is None and not known._known
+    known = knowing(create())
+    assert known.has(data, sent)
+    known.forget()
+    assert known.find(sent, MODEL, ()) is None
 
 
 # What a turn gets is the same, whether its settings are known or not.

@@ -314,7 +314,7 @@ async def test_a_ledger_that_cannot_write_harms_no_turn(
         monkeypatch.setattr(journal, "append", full)
         response = response_of(await peer.turn(input="Hi"))
         assert status_of(response) == "completed"
-        await stack.services.afterwork.finish(5)
+        await until(lambda: table.records)
         levels = stack.services.levels().usage
         assert levels is not None and levels.journal_failures == 4
     assert told_its_client(table.records[response.id], response.usage)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -31,9 +31,7 @@ from turnwire_server.ports.engine import EngineFailure, EngineRequest, EngineSte
 from turnwire_server.ports.ledger import UsageRecord
 from turnwire_server.ports.renderer import RenderFailure
 from turnwire_server.ports.store import StoredResponse
-from turnwire_server.runtime.run import TurnRun
 from turnwire_server.session.events import Delta, Outgoing
-from turnwire_server.session.output import OutputPiece
 
 SECRET = "/srv/secret/path is on fire"
 
@@ -350,45 +348,3 @@ async def test_no_turn_outlives_its_connection() -> None:
             await run
         assert not stack.engine.running
         assert not stack.services.running and not stack.services.connection_count
-
-
-async def test_tokens_reach_their_client_without_waking_the_turn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    hearers: list[asyncio.Task[Any] | None] = []
-    hear = TurnRun.hear
-
-    def noting(run: TurnRun, ids: Sequence[int], *, is_last: bool = False) -> bool:
-        hearers.append(asyncio.current_task())
-        return hear(run, ids, is_last=is_last)
-
-    monkeypatch.setattr(TurnRun, "hear", noting)
-    async with one_peer() as (_, peer):
-        script = '{"tokens": 200}'
-        events = await peer.turn(input="Hi", metadata={"turnwire.sim": script})
-        assert arms(events)[-1] == "response_completed"
-    first, *between, last = hearers
-    assert first is not None and last is first
-    assert len(between) > 3 and not any(between)
-
-
-async def test_a_parser_that_breaks_at_a_token_fails_its_turn_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    feed = SimParser.feed
-
-    def broken(parser: SimParser, ids: Sequence[int]) -> Sequence[OutputPiece]:
-        if asyncio.current_task() is None:
-            raise RuntimeError(SECRET)
-        return feed(parser, ids)
-
-    monkeypatch.setattr(SimParser, "feed", broken)
-    async with one_peer() as (stack, peer):
-        script = '{"tokens": 200}'
-        events = await peer.turn(input="Hi", metadata={"turnwire.sim": script})
-        assert arms(events)[-1] == "response_failed"
-        assert response_of(events).error.code == "server_error"
-        assert SECRET not in str(events)
-        assert not stack.services.running
-        monkeypatch.undo()
-        assert arms(await peer.turn(input="Again"))[-1] == "response_completed"

@@ -71,7 +71,10 @@ class Ledger(Protocol):
         ...
 
     async def close_record(self, record: UsageRecord) -> None:
-        """Close the settled response's record; closing twice counts once. Cancelling is safe."""
+        """See that the settled response's record is closed, at the latest when the ledger is.
+
+        Closing twice counts once. Cancelling is safe.
+        """
         ...
 
     def dead_owners(self) -> Sequence[str]:

@@ -5,13 +5,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from turnwire.v1 import error_pb2, response_pb2
 from turnwire_server.ports.conversations import ConversationConflict
 from turnwire_server.ports.engine import FinishReason
 from turnwire_server.ports.ledger import UsageRecord
 from turnwire_server.ports.renderer import CountsReasoning, Rendered
-from turnwire_server.runtime.keeping import keep_failed, status_of, stored_response
+from turnwire_server.runtime.keeping import (
+    Outcome,
+    keep_failed,
+    no_outcome,
+    status_of,
+    stored_response,
+)
 from turnwire_server.runtime.reports import log_bug
 from turnwire_server.runtime.run import TurnRun, terminal_response
 from turnwire_server.runtime.validate import CheckedCreate
@@ -53,10 +60,16 @@ async def commit(
     if checked.is_stored:
         # From here on it may be fetched, also if we die before it is settled.
         note_progress(run, response.usage)
-    outcome = None
-    if response.status != response_pb2.RESPONSE_STATUS_FAILED:
+    outcome: Outcome = no_outcome
+    if response.status == response_pb2.RESPONSE_STATUS_FAILED:
+        pass
+    elif not checked.is_stored and run.record is None:
+        # Only its own session will ask for it, and not before the terminal event has left.
+        outcome = partial(_continuation, run, checked, rendered, finish)
+    else:
         try:
-            outcome = await _keep(run, checked, rendered, finish)
+            kept = await _keep(run, checked, rendered, finish)
+            outcome = partial(_itself, kept)
         except ConversationConflict:  # another server process was faster
             code = error_code(error_pb2.ERROR_REASON_CONVERSATION_LOCKED)
             events[-1] = run.assembler.fail_instead(code, _CHANGED)
@@ -80,12 +93,12 @@ async def commit(
     end(run, outcome, events)
 
 
-def end(run: TurnRun, outcome: CachedResponse | None, events: Sequence[Outgoing]) -> None:
+def end(run: TurnRun, outcome: Outcome, events: Sequence[Outgoing]) -> None:
     """End a turn that has begun; its usage is settled before its last events leave.
 
     Args:
         run: The turn, whose response is as its client will see it.
-        outcome: What continues it, None when it failed.
+        outcome: Returns what continues it.
         events: The last events; the last of them is the terminal event.
     """
     response = run.assembler.response
@@ -115,8 +128,8 @@ async def _keep(
 ) -> CachedResponse:
     """Return what continues the turn; it is in the store if it shall outlive the session."""
     services, turn, response = run.services, run.turn, run.assembler.response
-    prompt = prompt_of(run, checked, rendered, finish)
-    conversation = conversation_of(run, checked)
+    outcome = _cached(run, checked, rendered, finish)
+    prompt, conversation = outcome.prompt, outcome.conversation
     if checked.is_stored:
         await services.store.put(stored_response(run, response, conversation, prompt))
     if run.record is not None:
@@ -126,11 +139,32 @@ async def _keep(
             if checked.is_stored:  # its client hears that it failed
                 await services.store.delete(turn.response_id, tenant=run.tenant)
             raise
+    return outcome
+
+
+def _itself(kept: CachedResponse) -> CachedResponse:
+    return kept
+
+
+def _continuation(
+    run: TurnRun, checked: CheckedCreate, rendered: Rendered, finish: FinishReason
+) -> CachedResponse | None:
+    """Return what continues a turn whose client was told of its end already."""
+    try:
+        return _cached(run, checked, rendered, finish)
+    except Exception as bug:  # its lane must go on; what continues the turn will not find it
+        log_bug(_log, f"not cached {run.log_ids}", bug)
+        return None
+
+
+def _cached(
+    run: TurnRun, checked: CheckedCreate, rendered: Rendered, finish: FinishReason
+) -> CachedResponse:
     return CachedResponse(
-        response_id=turn.response_id,
-        conversation=conversation,
-        prompt=prompt,
-        lane=turn.lane,
+        response_id=run.turn.response_id,
+        conversation=conversation_of(run, checked),
+        prompt=prompt_of(run, checked, rendered, finish),
+        lane=run.turn.lane,
         warm_up=checked.is_warm_up,
     )
 

@@ -248,12 +248,14 @@ class SessionHost:
     def send_all_logged(
         self, events: Sequence[Outgoing], response_id: str, *, at_once: bool
     ) -> bool:
-        """Log events of a turn and send them, see `Outlet.send_all`."""
+        """Send events of a turn and log them, see `Outlet.send_all`."""
         log = self._events
-        if log is not None:
-            for event in events:
-                log.add(event, response_id if _has_place(event) else None)
-        return self._outlet is None or self._outlet.send_all(events, at_once=at_once)
+        try:
+            return self._outlet is None or self._outlet.send_all(events, at_once=at_once)
+        finally:  # behind the write, for which the client waits; it cannot ask for them before
+            if log is not None:
+                for event in events:
+                    log.add(event, response_id if _has_place(event) else None)
 
     async def drain(self) -> None:
         """Wait until there is room, or nobody who reads."""

@@ -7,6 +7,7 @@ not run again, wherever and whenever it comes. So their responses are stored bef
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from turnwire.v1 import error_pb2, response_pb2
 from turnwire_server.ports.store import IdempotencyKeyTaken, StoredResponse
 from turnwire_server.runtime.paging import item_id
 from turnwire_server.runtime.reports import log_bug
+from turnwire_server.session.cache import CachedResponse
 from turnwire_server.session.conversation import EMPTY, Conversation
 from turnwire_server.session.errors import Rejection
 from turnwire_server.session.prompt import Prompt
@@ -23,7 +25,15 @@ if TYPE_CHECKING:
     from turnwire_server.runtime.run import TurnRun
     from turnwire_server.runtime.validate import CheckedCreate
 
-__all__ = ["Keeping", "keep_begun", "keep_failed", "status_of", "stored_response"]
+__all__ = [
+    "Keeping",
+    "Outcome",
+    "keep_begun",
+    "keep_failed",
+    "no_outcome",
+    "status_of",
+    "stored_response",
+]
 
 _log = logging.getLogger("turnwire.runtime")
 
@@ -31,6 +41,14 @@ _STATUSES = {
     status: name.removeprefix("RESPONSE_STATUS_").lower()
     for name, status in response_pb2.ResponseStatus.items()
 }
+
+
+Outcome = Callable[[], CachedResponse | None]
+"""Returns what continues a turn, called once when its end was sent; it must not raise."""
+
+
+def no_outcome() -> None:
+    """Return nothing: the turn failed, nobody may continue it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,8 @@ class KnownSettings:
         self._max_bytes = max_bytes
         self._bytes = 0
         self._known: OrderedDict[_Shape, dict[bytes, CheckedSettings]] = OrderedDict()
+        self._found: tuple[Create, CheckedSettings] | None = None
+        """What `has` found last: `find` is mostly asked for the same create right after."""
 
     def find(
         self, create: Create, model: ServedModel | Rejection, added: tuple[bytes, ...]
@@ -96,28 +98,42 @@ class KnownSettings:
             model: Its model.
             added: Serialized tools that items offered.
         """
-        settings = settings_of(create)
-        shape = _shape(settings, added)
-        checked = self._known.get(shape, {}).get(settings.SerializeToString())
-        if checked is None:
-            return None
-        if checked.model is not model:
+        found, self._found = self._found, None
+        if found is not None and found[0] is create and not added:
+            checked: CheckedSettings | None = found[1]
+        else:
+            checked = self._look_up(settings_of(create), added)
+        if checked is not None and checked.model is not model:
             self.forget()
             return None
-        self._known.move_to_end(shape)
         return checked
 
-    def has(self, event: bytes) -> bool:
-        """Return whether the settings of the create in a serialized `ClientEvent` are known."""
+    def has(self, event: bytes, create: Create | None = None) -> bool:
+        """Return whether the settings of the create in a serialized `ClientEvent` are known.
+
+        Args:
+            event: The bytes.
+            create: The create that was read from them, if `find` shall not look for it again:
+                until then nobody may change it.
+        """
         settings = sent_settings(event)
-        if settings is None:
-            return False
-        return settings.SerializeToString() in self._known.get(_shape(settings, ()), {})
+        checked = None if settings is None else self._look_up(settings, ())
+        self._found = None if checked is None or create is None else (create, checked)
+        return checked is not None
+
+    def _look_up(self, settings: Settings, added: tuple[bytes, ...]) -> CheckedSettings | None:
+        shape = _shape(settings, added)
+        alike = self._known.get(shape)
+        checked = None if alike is None else alike.get(settings.SerializeToString())
+        if checked is not None:
+            self._known.move_to_end(shape)
+        return checked
 
     def forget(self) -> None:
         """Forget all: models were replaced, and none of them is to be kept alive."""
         self._known.clear()
         self._bytes = 0
+        self._found = None
 
     def add(self, create: Create, added: tuple[bytes, ...], checked: CheckedSettings) -> None:
         """Remember what the settings of a create, which are not known, came to."""

@@ -12,9 +12,10 @@ from turnwire.v1 import item_pb2, response_pb2, server_event_pb2
 from turnwire_server.ports.conversations import StoredConversation
 from turnwire_server.ports.engine import Generation
 from turnwire_server.ports.ledger import UsageRecord
-from turnwire_server.ports.renderer import OutputParser, Rendered, Renderer
+from turnwire_server.ports.renderer import Rendered, Renderer
 from turnwire_server.ports.screen import Verdict
-from turnwire_server.runtime.keeping import Keeping
+from turnwire_server.runtime.hearing import Hearing
+from turnwire_server.runtime.keeping import Keeping, Outcome, no_outcome
 from turnwire_server.runtime.outbox import Outlet
 from turnwire_server.runtime.registry import Leases
 from turnwire_server.runtime.screening import Screening
@@ -22,10 +23,8 @@ from turnwire_server.runtime.spent import Spent
 from turnwire_server.runtime.stages import Stages
 from turnwire_server.runtime.validate import CheckedCreate
 from turnwire_server.session.assembly import ResponseAssembler
-from turnwire_server.session.cache import CachedResponse
 from turnwire_server.session.errors import Rejection
 from turnwire_server.session.events import Delta, Outgoing
-from turnwire_server.session.output import OutputPiece, ReasoningDelta
 from turnwire_server.session.session import Session
 from turnwire_server.session.steering import refusal_events
 from turnwire_server.session.turns import Turn
@@ -36,25 +35,16 @@ if TYPE_CHECKING:
 __all__ = ["TurnRun", "terminal_response"]
 
 
-class _Hearing:
-    """What each token touches: slots of a class stand together, and then those of its heirs."""
-
-    __slots__ = (
-        *("_assembler", "_monotonic", "_parser", "last_event_at", "outlet", "sampled", "turn"),
-    )
-
-
-class TurnRun(_Hearing):
+class TurnRun(Hearing):
     """One running turn."""
 
     # More than 30 members would be a dictionary for each turn.
     __slots__ = (
-        *("_first", "_generation", "_leases", "_news", "_on_over", "_rendered", "_renderer"),
-        *("_said", "_said_output", "cached_tokens", "cut_reason", "given", "is_exact"),
-        *("is_interrupted", "is_kept", "is_over", "is_persistent", "keeping", "model_name"),
-        *("over", "parsers", "reasoning", "record", "sampled_before", "screening", "services"),
-        *("session", "settled", "spent", "stages", "tenant", "unread_tokens", "verdict"),
-        "whole_prompt",
+        *("_first", "_leases", "_news", "_on_over", "_rendered", "_renderer", "_said"),
+        *("_said_output", "cached_tokens", "given", "is_interrupted", "is_kept", "is_over"),
+        *("is_persistent", "keeping", "model_name", "over", "record", "sampled_before"),
+        *("screening", "services", "settled", "spent", "stages", "tenant", "unread_tokens"),
+        *("verdict", "whole_prompt"),
     )
 
     def __init__(
@@ -79,23 +69,14 @@ class TurnRun(_Hearing):
             is_persistent: Whether the wire outlives the turn.
             on_over: Called once, after the terminal event was queued.
         """
-        self.turn = turn
-        self.session = session
-        self.outlet = outlet
+        super().__init__(turn, session, outlet, services.clock.monotonic)
         self.services = services
         self.tenant = tenant
         self.is_persistent = is_persistent
         self._on_over = on_over
-        self._monotonic = services.clock.monotonic
         self.stages = Stages(services.clock, turn.received_at)
-        self.sampled: array[int] = array("I")
-        """Ids that the model sampled since the newest input, in order."""
         self.sampled_before = 0
         """How many it had sampled when a rollout was resumed last."""
-        self.is_exact = True
-        """Whether the sampled ids are what was said, no more and no less."""
-        self.cut_reason: str | None = None
-        """Why the response ends incomplete, if it was cut off."""
         self.given: tuple[item_pb2.Item, ...] = ()
         """All input items, those that were appended too."""
         self._said: list[item_pb2.Item] = []
@@ -104,14 +85,10 @@ class TurnRun(_Hearing):
         """What it used in all, from right before its terminal event on."""
         self.record: StoredConversation | None = None
         """The conversation that the turn has claimed."""
-        self.parsers: list[OutputParser] = []
-        """What read the output, one per generation."""
         self.spent = Spent()
         """What its compaction used."""
         self.unread_tokens = 0
         """Tokens of the prompt that no engine reads."""
-        self.reasoning: list[str] = []
-        """Deltas of reasoning."""
         self.model_name = ""
         """Name of the served model, "" before `begin`."""
         self.cached_tokens = 0
@@ -120,8 +97,6 @@ class TurnRun(_Hearing):
         """The check of the input, None without a screen."""
         self.verdict: Verdict | None = None
         """What the screen said; None before that, and without a screen."""
-        self.last_event_at = services.clock.monotonic()
-        """Seconds on the clock of the newest event."""
         self.keeping: Keeping | None = None
         """How it is kept from its beginning; None when it is stored at its end or not at all."""
         self.is_kept = False
@@ -133,13 +108,10 @@ class TurnRun(_Hearing):
             asyncio.get_running_loop().create_future()
         )
         """Resolved with the final response when the turn is over, with None when refused."""
-        self._assembler: ResponseAssembler | None = None
-        self._parser: OutputParser | None = None
         self._leases: Leases | None = None
         self._renderer: Renderer | None = None
         self._first: Rendered | None = None
         self._rendered: Rendered | None = None
-        self._generation: Generation | None = None
         self._news: asyncio.Future[None] | None = None
         """Resolved by `wake`; None while nobody waits for it."""
 
@@ -169,12 +141,6 @@ class TurnRun(_Hearing):
         return self._assembler is not None
 
     @property
-    def assembler(self) -> ResponseAssembler:
-        """The assembler; there is one after `begin`."""
-        assert self._assembler is not None
-        return self._assembler
-
-    @property
     def generation(self) -> Generation:
         """The generation; there is one after `start`."""
         assert self._generation is not None
@@ -185,11 +151,6 @@ class TurnRun(_Hearing):
         """The renderer; there is one after `begin`."""
         assert self._renderer is not None
         return self._renderer
-
-    @property
-    def _is_alone(self) -> bool:
-        """Whether its session runs nothing else: what it says need not wait for company."""
-        return len(self.session.running) == 1
 
     @property
     def is_first_round(self) -> bool:
@@ -278,11 +239,6 @@ class TurnRun(_Hearing):
         if self.turn.is_cancelled:
             generation.cancel()
 
-    def stop_engine(self) -> None:
-        """Tell the engine to stop, in this very call. Idempotent."""
-        if self._generation is not None:
-            self._generation.cancel()
-
     def stop(self) -> None:
         """End the engine's and the screen's work: nobody wants it any more. Idempotent."""
         self.stop_engine()
@@ -300,82 +256,27 @@ class TurnRun(_Hearing):
         self._news = asyncio.get_running_loop().create_future()
         await self._news
 
-    def read_with(self, parser: OutputParser) -> None:
-        """Let `parser` read what the model says from here on."""
-        self._parser = parser
-        self.parsers.append(parser)
-
-    def hear(self, ids: Sequence[int], *, is_last: bool = False) -> bool:
-        """Take what the model sampled; return whether there is room for more events.
-
-        A turn that was steered is heard to the end of the item that the model is writing. When
-        another one begins, the turn is cut off.
-        """
-        if self.turn.steers:
-            self.assembler.end_after_item()
-        parser = self._parser
-        assert parser is not None
-        self.sampled.extend(ids)
-        has_room = self.say(parser.feed(ids), is_last=is_last)
-        if parser.ending is not None:
-            # The engine's step went on behind it: nobody is shown that, and nothing counts it.
-            del self.sampled[parser.ending.ids :]
-            self.is_exact = self.is_exact and parser.ending.is_exact
-            self.stop_engine()
-        return has_room
-
-    def say(self, pieces: Sequence[OutputPiece], *, is_last: bool = False) -> bool:
-        """Queue the events of what the model said; return whether there is room for more.
-
-        Args:
-            pieces: What it said.
-            is_last: Whether the end comes next: both leave in one write then.
-        """
-        assembler = self._assembler
-        assert assembler is not None
-        if len(pieces) == 1 and (delta := assembler.more_text(pieces[0])) is not None:
-            self.last_event_at = self._monotonic()  # as `send` does, for most tokens
-            return self.outlet.send(delta)
-        for piece in pieces:
-            if isinstance(piece, ReasoningDelta):
-                self.reasoning.append(piece.text)
-        has_room = self.send(assembler.add(pieces), is_last=is_last)
-        if assembler.has_dropped:
-            self.is_exact = False
-            self.cut_reason = "steered"
-            self.stop_engine()
-        return has_room
-
-    def send(self, events: Sequence[Outgoing], *, is_last: bool = False) -> bool:
-        """Queue events, see `say`; return whether there is room for more."""
-        if not events:
-            return True
-        self.last_event_at = self._monotonic()
-        if len(events) == 1:
-            return self.outlet.send(events[0])
-        return self.outlet.send_all(events, at_once=not is_last and self._is_alone)
-
     def refuse(self, rejection: Rejection) -> None:
         """End the turn by its refusal, an `error` event mostly: nothing began."""
-        self._finish(None, refusal_events(self.turn, rejection), None)
+        self._finish(no_outcome, refusal_events(self.turn, rejection), None)
 
-    def end(self, outcome: CachedResponse | None, events: Sequence[Outgoing]) -> None:
+    def end(self, outcome: Outcome, events: Sequence[Outgoing]) -> None:
         """End the turn.
 
         Args:
-            outcome: What continues it, None when it failed.
+            outcome: Returns what continues it, None when it failed.
             events: The last events; the last of them is the terminal event.
         """
         self._finish(outcome, events, self.assembler.response)
 
     def _finish(
         self,
-        outcome: CachedResponse | None,
+        outcome: Outcome,
         events: Sequence[Outgoing],
         response: response_pb2.Response | None,
     ) -> None:
         self.is_over = True
-        is_alone = self._is_alone
+        is_alone = self.is_alone
         last = events[-1] if events else None
         assert not isinstance(last, Delta)  # a turn does not end in the middle of a text
         try:
@@ -383,7 +284,7 @@ class TurnRun(_Hearing):
             # create that follows the terminal event is not read before this call is over.
             self.outlet.send_all(events, at_once=is_alone)
         finally:  # a lane must not stand still for an event that cannot be encoded
-            self.session.end_turn(self.turn, outcome, last)
+            self.session.end_turn(self.turn, outcome(), last)
             self._release()
             if not self.over.done():  # whoever waited for it may have cancelled it
                 self.over.set_result(response)

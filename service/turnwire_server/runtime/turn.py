@@ -8,7 +8,7 @@ compact                 if it is due: the model sums up what is there, and goes 
 screen beside prefill   no output leaves before the verdict
 generate                ids -> detokenizer and parser -> assembler -> events
 in a rollout            pause for the outputs of calls; render, screen and generate once more
-commit                  kept in store and cache before the terminal event leaves
+commit                  kept in the store before the terminal event leaves, cached right behind it
 after work              usage, metrics, an audit now and then; never delays the next turn
 """
 
@@ -18,18 +18,20 @@ import asyncio
 import logging
 
 from turnwire.v1 import error_pb2
+from turnwire.v1.response_pb2 import Response
 from turnwire_server.ports.engine import EngineFailure, FinishReason
 from turnwire_server.ports.renderer import OutputParser
 from turnwire_server.ports.screen import ScreenFailure
 from turnwire_server.runtime.commit import abandon, commit, end, note_progress, usage
 from turnwire_server.runtime.compaction import compact, plan_compaction
-from turnwire_server.runtime.keeping import keep_begun, keep_failed
+from turnwire_server.runtime.keeping import keep_begun, keep_failed, no_outcome
 from turnwire_server.runtime.prepare import prepare
 from turnwire_server.runtime.reports import log_bug
 from turnwire_server.runtime.requests import begin_generation, begin_screening, hear_verdict
 from turnwire_server.runtime.resolve import resolve_parent, resolve_references
 from turnwire_server.runtime.rollout import next_round
 from turnwire_server.runtime.run import TurnRun
+from turnwire_server.runtime.validate import CheckedCreate
 from turnwire_server.session.errors import Rejection, error_code
 from turnwire_server.session.responses import new_response
 
@@ -102,25 +104,20 @@ async def _story(run: TurnRun) -> None:
     stages.mark("render")
     checked, request, rendered = ready.checked, ready.request, ready.rendered
 
-    response = new_response(
-        turn.create,
-        response_id=turn.response_id,
-        created_at=services.clock.wall(),
-        settings=checked.shown_settings,
-        warnings=checked.warnings,
-        event_id=turn.event_id,
-    )
-    if (refusal := await keep_begun(run, response, checked)) is not None:
-        return run.refuse(refusal)
-    if run.is_kept:
-        stages.mark("commit")
-    run.begin(response, checked, rendered)
+    response: Response | None = None
+    if run.keeping is not None:
+        response = _response(run, checked)
+        if (refusal := await keep_begun(run, response, checked)) is not None:
+            return run.refuse(refusal)
+        if run.is_kept:
+            stages.mark("commit")
     begin_screening(run, checked, instructions=turn.create.instructions)
     parser: OutputParser | None = None
     try:
         if compaction is None:  # the engine goes first: what follows happens beside it
             parser = begin_generation(run, checked, rendered, request)
     finally:
+        run.begin(response or _response(run, checked), checked, rendered)
         run.announce()
         services.ledger.open(turn.response_id, run.tenant, turn.create.model, services.clock.wall())
 
@@ -144,6 +141,19 @@ async def _story(run: TurnRun) -> None:
         model=checked.model.name,
         response_id=turn.response_id,
         log_ids=run.log_ids,
+    )
+
+
+def _response(run: TurnRun, checked: CheckedCreate) -> Response:
+    """Return the response as it is when it begins."""
+    turn = run.turn
+    return new_response(
+        turn.create,
+        response_id=turn.response_id,
+        created_at=run.services.clock.wall(),
+        settings=checked.shown_settings,
+        warnings=checked.warnings,
+        event_id=turn.event_id,
     )
 
 
@@ -192,6 +202,6 @@ async def _end_broken(run: TurnRun) -> None:
         if run.is_kept:
             note_progress(run, used)
         await keep_failed(run)
-        end(run, None, events)
+        end(run, no_outcome, events)
     else:
         run.refuse(Rejection(error_pb2.ERROR_REASON_SERVER_ERROR, _BROKEN))

@@ -255,9 +255,14 @@ class Validator:
             compact_threshold=settings.compact_threshold,
         )
 
-    def knows_settings(self, event: bytes) -> bool:
-        """Return whether the settings of the create in a serialized `ClientEvent` passed before."""
-        return self._settings.has(event)
+    def knows_settings(self, event: bytes, create: Create | None = None) -> bool:
+        """Return whether the settings of the create in a serialized `ClientEvent` passed before.
+
+        Args:
+            event: The bytes.
+            create: What was read from them: `check` need not look for its settings again then.
+        """
+        return self._settings.has(event, create)
 
     def forget_settings(self) -> None:
         """Forget the settings that were checked: models were replaced."""

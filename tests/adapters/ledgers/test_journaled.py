@@ -84,8 +84,10 @@ def run(ledger: JournaledLedger, record: UsageRecord) -> None:
 
 
 async def close(ledger: JournaledLedger, *records: UsageRecord) -> None:
-    async with asyncio.timeout(20):
-        await asyncio.gather(*map(ledger.close_record, records))
+    """Close settled records and wait until the table has them, and nothing else is settled."""
+    for record in records:
+        await ledger.close_record(record)
+    await until(lambda: not ledger.usage_levels().settled)
 
 
 async def test_a_settled_record_is_on_disk_before_settle_returns(ledgers):
@@ -112,8 +114,10 @@ async def test_closing_twice_counts_once(ledgers):
     record = usage_record("one")
     run(ledger, record)
     await close(ledger, record, record)
-    await close(ledger, replace(record, output_tokens=99))
-    assert ledgers.table.records == {"one": record}
+    for again in (replace(record, output_tokens=99), usage_record("two")):
+        run(ledger, again)
+        await close(ledger, again)
+    assert ledgers.table.records == {"one": record, "two": usage_record("two")}
 
 
 async def test_what_comes_together_goes_into_the_table_together(ledgers):
@@ -122,38 +126,34 @@ async def test_what_comes_together_goes_into_the_table_together(ledgers):
     records = [usage_record(f"r{number}") for number in range(700)]
     for record in records:
         run(ledger, record)
-    closing = [asyncio.ensure_future(ledger.close_record(record)) for record in records]
+        await ledger.close_record(record)
     async with asyncio.timeout(20):
         await ledgers.table.asked.wait()
-        ledgers.table.ready.set()
-        await asyncio.gather(*closing)
-    assert len(ledgers.table.records) == 700
+    ledgers.table.ready.set()
+    await until(lambda: len(ledgers.table.records) == 700)
     assert len(ledgers.table.batches) <= 3
 
 
 async def test_a_closed_record_waits_for_others_of_the_next_moment(ledgers):
     ledger = await ledgers.started(gather_s=0.25)
-    closing = []
     for name in ("one", "two"):
         run(ledger, usage_record(name))
-        closing.append(asyncio.ensure_future(ledger.close_record(usage_record(name))))
+        await ledger.close_record(usage_record(name))
         await ledgers.clock.until_sleeping()
         assert ledgers.table.batches == []
     ledgers.clock.advance(0.25)
-    async with asyncio.timeout(20):
-        await asyncio.gather(*closing)
-    assert ledgers.table.batches == [2]
+    await until(lambda: ledgers.table.batches == [2])
 
 
 async def test_who_waits_for_others_is_moved_when_the_ledger_is_closed(ledgers):
     ledger = await ledgers.started(gather_s=0.25)
     record = usage_record("one")
     run(ledger, record)
-    closing = asyncio.ensure_future(ledger.close_record(record))
+    await ledger.close_record(record)
     await ledgers.clock.until_sleeping()
+    assert ledgers.table.records == {}
     async with asyncio.timeout(20):
         await ledger.close()
-        await closing
     assert set(ledgers.table.records) == {"one"}
 
 
@@ -163,32 +163,27 @@ async def test_a_table_that_fails_gets_the_records_when_it_works_again(ledgers, 
     records = [usage_record("one"), usage_record("two")]
     for record in records:
         run(ledger, record)
-    closing = asyncio.gather(*map(ledger.close_record, records))
+        await ledger.close_record(record)
     for _ in range(3):
         await ledgers.clock.until_sleeping()
-        assert not closing.done()
+        assert ledgers.table.records == {}
         ledgers.clock.advance(20)
-    async with asyncio.timeout(20):
-        await closing
-    assert set(ledgers.table.records) == {"one", "two"}
+    await until(lambda: set(ledgers.table.records) == {"one", "two"})
     assert ledger.usage_levels().table_failures == 3
     assert "usage cannot be moved" in caplog.text
 
 
-async def test_a_closing_that_was_given_up_is_done_all_the_same(ledgers):
+async def test_who_closes_a_record_does_not_wait_for_the_table(ledgers):
     ledger = await ledgers.started()
     ledgers.table.ready.clear()
-    record = usage_record("one")
-    run(ledger, record)
-    closing = asyncio.ensure_future(ledger.close_record(record))
-    async with asyncio.timeout(20):
-        await ledgers.table.asked.wait()
-    closing.cancel()
+    for name in ("one", "two"):
+        run(ledger, usage_record(name))
+        async with asyncio.timeout(20):
+            await ledger.close_record(usage_record(name))
+            await ledgers.table.asked.wait()
+    assert ledgers.table.records == {}
     ledgers.table.ready.set()
-    await until(lambda: ledgers.table.records)
-    other = usage_record("two")
-    run(ledger, other)
-    await close(ledger, other)
+    await until(lambda: set(ledgers.table.records) == {"one", "two"})
 
 
 async def test_a_full_disk_is_an_error_line_and_a_metric_and_the_record_is_closed(
@@ -308,11 +303,9 @@ async def test_what_waits_when_the_ledger_is_closed_is_moved(ledgers):
     ledger = ledgers.make()  # whose mover does not run
     record = usage_record("one")
     run(ledger, record)
-    closing = asyncio.ensure_future(ledger.close_record(record))
-    await asyncio.sleep(0)
+    await ledger.close_record(record)
     async with asyncio.timeout(20):
         await ledger.close()
-        await closing
     assert set(ledgers.table.records) == {"one"}
 
 

@@ -45,6 +45,14 @@ def test_turns_are_counted_by_model_status_and_transport():
     assert found["turnwire_turns_total", "m", "failed", "http"] == 1
 
 
+def test_each_turn_is_counted_once_whenever_somebody_asks():
+    metrics = PrometheusMetrics()
+    for number in range(1, 70):
+        metrics.turn_ended(facts())
+        if number % 7 == 0 or number > 64:
+            assert samples(metrics)["turnwire_turns_total", "m", "completed", "grpc"] == number
+
+
 def test_tokens_are_added_by_kind():
     metrics = PrometheusMetrics()
     metrics.turn_ended(facts())

@@ -113,7 +113,7 @@ class JournaledLedger:
         self._rewrite_at = settings.journal_bytes
         self._state = JournalState(database=journal.database)
         self._dead: Sequence[DeadJournal] = ()
-        self._waiting: deque[tuple[UsageRecord, asyncio.Future[None]]] = deque()
+        self._waiting: deque[UsageRecord] = deque()
         self._wake = asyncio.Event()
         self._mover: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -195,11 +195,9 @@ class JournaledLedger:
     # After work.
 
     async def close_record(self, record: UsageRecord) -> None:
-        """Close the record; returns when the database has it."""
-        moved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((record, moved))
+        """Move the record with those of the next moment; `close` moves what is left."""
+        self._waiting.append(record)
         self._wake.set()
-        await moved
 
     async def _move(self) -> None:
         """Move records into the table as they come; try again for as long as it fails.
@@ -231,15 +229,13 @@ class JournaledLedger:
     async def _move_batch(self) -> None:
         count = min(len(self._waiting), _BATCH)
         # They stay in the queue until they are moved, so that nothing is lost on the way.
-        batch = {self._waiting[n][0].response_id: self._waiting[n][0] for n in range(count)}
+        batch = {self._waiting[n].response_id: self._waiting[n] for n in range(count)}
         await self._table.put(list(batch.values()))
         self._count(batch.values())
         self._state.add_closed(batch)
         self._note_closed(list(batch))
         for _ in range(count):
-            _, moved = self._waiting.popleft()
-            if not moved.done():  # whoever waited for it may have been cancelled
-                moved.set_result(None)
+            self._waiting.popleft()
         for exporter in self._exporters:
             exporter.wake()
 

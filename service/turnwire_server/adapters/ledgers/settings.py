@@ -14,7 +14,7 @@ class UsageSettings:
 
     journal_bytes: int = 1 << 20
     """Size from which on the journal is rewritten without what is closed."""
-    gather_s: float = 0.25
+    gather_s: float = 1.0
     """How long closed records wait for others, to be moved into the database together."""
     export_file: Path | None = None
     """Closed records are appended to it as JSON lines; None for none."""

@@ -53,19 +53,21 @@ class SqlUsage:
         """Use a database that is started; each new record is to be exported to `sinks`."""
         self._database = database
         self._sinks = sinks
+        # Once: to build it takes longer than to run it.
+        dialect = sqlite if database.is_sqlite else postgresql
+        keep = dialect.insert(usage_records).on_conflict_do_nothing(index_elements=["response_id"])
+        # Rows that come back are read one by one, so only where somebody asks which were new.
+        columns = usage_records.c.response_id, usage_records.c.tenant
+        self._insert = keep.returning(*columns) if sinks else keep
 
     async def put(self, records: Sequence[UsageRecord]) -> None:
         """Keep records, and what is to be exported of them, in one transaction."""
-        dialect = sqlite if self._database.is_sqlite else postgresql
-        insert = (
-            dialect.insert(usage_records)
-            .on_conflict_do_nothing(index_elements=["response_id"])
-            .returning(usage_records.c.response_id, usage_records.c.tenant)
-        )
         rows = [_row(record) for record in records]
 
         def keep(connection: Connection) -> None:
-            result = connection.execute(insert, rows)
+            result = connection.execute(self._insert, rows)
+            if not self._sinks:
+                return
             exports = [
                 {
                     "sink": sink,

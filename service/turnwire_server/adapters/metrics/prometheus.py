@@ -39,6 +39,8 @@ _BUCKETS: Final = (
 _INFERENCE: Final = frozenset({"prefill", "decode"})
 _NOT_AGAIN: Final = frozenset({"", "first"})
 """Reasons of turns that rendered nothing twice."""
+_TOGETHER: Final = 16
+"""So many turns are counted at once: by themselves each finds all of this out of the caches."""
 
 Counts = defaultdict[tuple[str, ...], int]
 """Values of the labels -> count."""
@@ -80,13 +82,25 @@ class PrometheusMetrics(Collector):
         self._stages: Histograms = defaultdict(_Histogram)
         self._overhead: Histograms = defaultdict(_Histogram)
         self._levels: Levels | None = None
+        self._over: list[TurnFacts] = []
+        """Turns that are not counted yet."""
         # A registry of its own: two servers of one process must not add up.
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
 
     def turn_ended(self, facts: TurnFacts) -> None:
-        """Count a turn."""
+        """Count a turn, with some others."""
+        self._over.append(facts)
+        if len(self._over) == _TOGETHER:
+            self._count_turns()
+
+    def _count_turns(self) -> None:
+        for facts in self._over:
+            self._count_turn(facts)
+        self._over.clear()
+
+    def _count_turn(self, facts: TurnFacts) -> None:
         model = facts.model
         self._turns[model, facts.status, facts.transport] += 1
         for kind, count in (
@@ -114,6 +128,7 @@ class PrometheusMetrics(Collector):
 
     def exposition(self, levels: Levels) -> Exposition:
         """Return everything in Prometheus' text format."""
+        self._count_turns()
         self._levels = levels
         return Exposition(CONTENT_TYPE_LATEST, generate_latest(self._registry))
 

@@ -1,0 +1,137 @@
+"""What of a turn happens beside or behind what its client waits for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from harness.memory import MemorySink
+from harness.peers import MemoryWirePeer
+from harness.reading import (
+    arm_of,
+    arms,
+    failure_of,
+    response_of,
+    status_of,
+)
+from harness.stack import Parts, Stack, running_stack
+from turnwire.v1.response_pb2 import Response
+from turnwire_server.adapters.renderers.sim_chatml import SimParser
+from turnwire_server.runtime import commit, turn
+from turnwire_server.runtime.run import TurnRun
+from turnwire_server.session.conversation import Conversation
+from turnwire_server.session.events import Delta, Outgoing
+from turnwire_server.session.output import OutputPiece
+from turnwire_server.session.responses import new_response
+
+SECRET = "/srv/secret/path is on fire"
+
+
+@asynccontextmanager
+async def one_peer(**parts: Any) -> AsyncIterator[tuple[Stack, MemoryWirePeer]]:
+    async with running_stack(Parts(**parts)) as stack:
+        peer = await stack.connect("memory")
+        assert isinstance(peer, MemoryWirePeer)
+        yield stack, peer
+
+
+async def test_the_engine_starts_before_the_response_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[int] = []
+    async with one_peer() as (stack, peer):
+
+        def noted(*args: Any, **settings: Any) -> Response:
+            started.append(len(stack.engine.requests))
+            return new_response(*args, **settings)
+
+        monkeypatch.setattr(turn, "new_response", noted)
+        await peer.turn(input="Hi")
+    assert started == [1]
+
+
+@pytest.mark.parametrize("store", [True, False])
+async def test_what_continues_a_turn_is_made_behind_its_end_unless_it_is_kept(
+    store: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story: list[str] = []
+    encode, conversation_of = MemorySink.encode, commit.conversation_of
+
+    def sent(self: MemorySink, event: Outgoing) -> bytes:
+        if not isinstance(event, Delta) and arm_of(event) == "response_completed":
+            story.append("end")
+        return encode(self, event)
+
+    def made(*args: Any) -> Conversation:
+        story.append("continuation")
+        return conversation_of(*args)
+
+    monkeypatch.setattr(MemorySink, "encode", sent)
+    monkeypatch.setattr(commit, "conversation_of", made)
+    async with one_peer() as (_, peer):
+        first = response_of(await peer.turn(input="Hi", store=store))
+        assert story == (["continuation", "end"] if store else ["end", "continuation"])
+        following = await peer.turn(input="Hi", store=store, previous_response_id=first.id)
+        assert status_of(response_of(following)) == "completed"
+
+
+async def test_a_turn_that_nothing_can_continue_frees_its_lane(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError(SECRET)
+
+    async with one_peer() as (_, peer):
+        monkeypatch.setattr(commit, "conversation_of", broken)
+        first = response_of(await peer.turn(input="Hi", store=False))
+        assert "not cached session_id" in caplog.text and SECRET not in caplog.text
+        monkeypatch.undo()
+        [error] = await peer.turn(input="Hi", previous_response_id=first.id)
+        assert failure_of(error)[0] == "previous_response_not_found"
+        assert status_of(response_of(await peer.turn(input="Hi"))) == "completed"
+
+
+async def test_tokens_reach_their_client_without_waking_the_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hearers: list[asyncio.Task[Any] | None] = []
+    hear = TurnRun.hear
+
+    def noting(run: TurnRun, ids: Sequence[int], *, is_last: bool = False) -> bool:
+        hearers.append(asyncio.current_task())
+        return hear(run, ids, is_last=is_last)
+
+    monkeypatch.setattr(TurnRun, "hear", noting)
+    async with one_peer() as (_, peer):
+        script = '{"tokens": 200}'
+        events = await peer.turn(input="Hi", metadata={"turnwire.sim": script})
+        assert arms(events)[-1] == "response_completed"
+    first, *between, last = hearers
+    assert first is not None and last is first
+    assert len(between) > 3 and not any(between)
+
+
+async def test_a_parser_that_breaks_at_a_token_fails_its_turn_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    feed = SimParser.feed
+
+    def broken(parser: SimParser, ids: Sequence[int]) -> Sequence[OutputPiece]:
+        if asyncio.current_task() is None:
+            raise RuntimeError(SECRET)
+        return feed(parser, ids)
+
+    monkeypatch.setattr(SimParser, "feed", broken)
+    async with one_peer() as (stack, peer):
+        script = '{"tokens": 200}'
+        events = await peer.turn(input="Hi", metadata={"turnwire.sim": script})
+        assert arms(events)[-1] == "response_failed"
+        assert response_of(events).error.code == "server_error"
+        assert SECRET not in str(events)
+        assert not stack.services.running
+        monkeypatch.undo()
+        assert arms(await peer.turn(input="Again"))[-1] == "response_completed"
