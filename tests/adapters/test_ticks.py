@@ -122,12 +122,20 @@ def test_an_earlier_one_is_not_kept_waiting_by_a_later_one(loop: Loop, ticks: Ti
 
 def test_one_that_fails_keeps_no_other_waiting(loop: Loop, ticks: Ticks) -> None:
     told: list[str] = []
+
+    def leave() -> None:
+        raise asyncio.CancelledError
+
     ticks.call_later(0.01, lambda: 1 // 0)
+    ticks.call_later(0.01, leave)
     ticks.call_later(0.01, lambda: told.append("other"))
     ticks.call_later(0.02, lambda: told.append("later"))
     loop.run_until(1_000.1)
     assert told == ["other", "later"]
-    assert [type(failure) for failure in loop.failures] == [ZeroDivisionError]
+    assert [type(failure) for failure in loop.failures] == [
+        ZeroDivisionError,
+        asyncio.CancelledError,
+    ]
 
 
 async def test_the_timers_of_a_clock_share_those_of_its_loop() -> None:
@@ -153,3 +161,9 @@ def test_each_loop_has_its_own() -> None:
     finally:
         first.close()
         second.close()
+
+
+def test_what_is_never_due_is_waited_for(loop: Loop, ticks: Ticks) -> None:
+    ticks.call_later(float("inf"), lambda: None)
+    loop.run_until(2_000.0)
+    assert not loop.failures

@@ -268,6 +268,10 @@ def test_a_create_that_was_known_as_it_was_sent_is_not_looked_for_again(
     assert asked == []
     assert known.find(sent, MODEL, ()) is expected  # no create is kept longer than that
     assert len(asked) == 1
+    sent.input.text = "a" * 70_000  # too large to be held until somebody asks
+    assert known.has(event.SerializeToString(), sent)
+    assert known.find(sent, MODEL, ()) is expected
+    assert len(asked) == 2
 
 
 def test_what_was_found_for_a_create_as_it_was_sent_is_for_that_create_and_its_tools_only() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, NoReturn
 
+import aiohttp
 import pytest
 
 from harness.memory import MemorySink
@@ -18,9 +19,11 @@ from harness.reading import (
     response_of,
     status_of,
 )
+from harness.server import running_server
 from harness.stack import Parts, Stack, running_stack
 from turnwire.v1.response_pb2 import Response
 from turnwire_server.adapters.renderers.sim_chatml import SimParser
+from turnwire_server.ports.screen import ScreenFailure
 from turnwire_server.runtime import commit, turn
 from turnwire_server.runtime.run import TurnRun
 from turnwire_server.session.conversation import Conversation
@@ -135,3 +138,24 @@ async def test_a_parser_that_breaks_at_a_token_fails_its_turn_alone(
         assert not stack.services.running
         monkeypatch.undo()
         assert arms(await peer.turn(input="Again"))[-1] == "response_completed"
+
+
+async def test_a_kept_response_whose_screening_cannot_begin_fails() -> None:
+    class Refuses:
+        def check(self, *_: object, **__: object) -> NoReturn:
+            raise ScreenFailure("full")
+
+    async with (
+        asyncio.timeout(20),
+        running_server(screen=Refuses()) as server,
+        aiohttp.ClientSession() as client,
+    ):
+        url = f"http://127.0.0.1:{server.http_port}/v1/responses"
+        create = {"model": "sim", "input": "Hi", "background": True}
+        async with client.post(url, json=create) as answer:
+            response = await answer.json()
+        while response["status"] in ("queued", "in_progress"):
+            async with client.get(f"{url}/{response['id']}") as answer:
+                response = await answer.json()
+        assert response["status"] == "failed"
+        assert response["error"]["code"] == "server_error"

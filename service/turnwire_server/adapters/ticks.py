@@ -17,6 +17,8 @@ from turnwire_server.ports.clock import Timer
 __all__ = ["Ticks"]
 
 _PER_SECOND: Final = 1_000
+_LONGEST_S: Final = 1e9
+_HALF: Final = 0.5 / _PER_SECOND + 1e-6
 
 
 class _Call:
@@ -42,53 +44,60 @@ class Ticks:
         self.loop = loop
         """Where they are due."""
         self._monotonic = monotonic
-        self._calls: dict[int, list[_Call]] = {}
-        """By the millisecond in which they are due."""
+        self._ticks: dict[int, tuple[float, list[_Call]]] = {}
+        """By the nearest millisecond: when the first of its calls is due, and all of them."""
         self._next: list[int] = []
-        """Keys of `_calls`: a heap."""
+        """Keys of `_ticks`: a heap."""
         self._past = 0
         """The newest millisecond whose calls were made."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
 
     def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
-        """Call `callback` in `seconds`, to the nearest millisecond that is not over yet."""
+        """Call `callback` in `seconds`, give or take a millisecond, and never in this very call."""
         call = _Call(callback)
-        at = int((self._monotonic() + seconds) * _PER_SECOND + 0.5)
+        due = self._monotonic() + min(seconds, _LONGEST_S)
+        at = int(due * _PER_SECOND + 0.5)
         if at <= self._past:
             at = self._past + 1
-        calls = self._calls.get(at)
-        if calls is None:
-            self._calls[at] = [call]
+            due = at / _PER_SECOND
+        tick = self._ticks.get(at)
+        if tick is None:
+            self._ticks[at] = due, [call]
             heapq.heappush(self._next, at)
             if self._timer is None or at < self._timer_at:
-                self._arm(at)
+                self._arm(at, due)
         else:
-            calls.append(call)
+            tick[1].append(call)
         return call
 
-    def _arm(self, at: int) -> None:
-        """Have the loop call when the millisecond `at` begins."""
+    def _arm(self, at: int, due: float) -> None:
+        """Have the loop call at `due`, when the calls of `at` are to be made."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = at
-        wait = at - int(self._monotonic() * _PER_SECOND)
-        self._timer = self.loop.call_later(max(0, wait) / _PER_SECOND, self._run)
+        # A loop rounds this to its own milliseconds, which makes it half of one early or late.
+        self._timer = self.loop.call_later(max(0.0, due - self._monotonic()), self._run)
 
     def _run(self) -> None:
         """Make the calls whose time has come."""
-        self._past = now = int(self._monotonic() * _PER_SECOND + 0.5)
+        now = self._monotonic()
         self._timer_at = 0  # what comes meanwhile is looked at below
-        while self._next and self._next[0] <= now:
-            for call in self._calls.pop(heapq.heappop(self._next)):
+        while self._next and self._ticks[self._next[0]][0] <= now + _HALF:
+            self._past = heapq.heappop(self._next)
+            for call in self._ticks.pop(self._past)[1]:
                 callback, call.callback = call.callback, None
                 if callback is None:
                     continue
                 try:
                     callback()
-                except Exception as bug:  # it must not keep the others waiting
+                except (
+                    Exception,
+                    asyncio.CancelledError,
+                ) as bug:  # it must not keep the others waiting
                     context = {"message": "a timer's callback failed", "exception": bug}
                     self.loop.call_exception_handler(context)
         self._timer = None
         if self._next:
-            self._arm(self._next[0])
+            at = self._next[0]
+            self._arm(at, self._ticks[at][0])

@@ -32,6 +32,9 @@ _DEFAULT_THRESHOLD: Final = 0.8
 """Part of the context from which on it is compacted when the client names no threshold."""
 _ENTRY_BYTES: Final = 1024
 _ENCRYPTED_REASONING: Final = "reasoning.encrypted_content"
+_MOST_HELD: Final = 64 * 1024
+"""Bytes of the largest create that is held between `has` and `find`: one that is refused in between
+is held until the next one comes."""
 _MOST_ALIKE: Final = 8
 """Of settings with the same tools, so many are known: users of one application may differ in a few
 others."""
@@ -118,7 +121,9 @@ class KnownSettings:
         """
         settings = sent_settings(event)
         checked = None if settings is None else self._look_up(settings, ())
-        self._found = None if checked is None or create is None else (create, checked)
+        self._found = None
+        if checked is not None and create is not None and len(event) <= _MOST_HELD:
+            self._found = (create, checked)
         return checked is not None
 
     def _look_up(self, settings: Settings, added: tuple[bytes, ...]) -> CheckedSettings | None:

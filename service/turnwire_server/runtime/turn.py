@@ -111,9 +111,9 @@ async def _story(run: TurnRun) -> None:
             return run.refuse(refusal)
         if run.is_kept:
             stages.mark("commit")
-    begin_screening(run, checked, instructions=turn.create.instructions)
     parser: OutputParser | None = None
     try:
+        begin_screening(run, checked, instructions=turn.create.instructions)
         if compaction is None:  # the engine goes first: what follows happens beside it
             parser = begin_generation(run, checked, rendered, request)
     finally:

@@ -124,3 +124,35 @@ async def test_one_that_was_over_before_keeps_nobody() -> None:
     generation.cancel()
     generation.listen(heard.append)  # type: ignore[arg-type]  # never called
     assert generation._listener is None
+
+
+async def test_a_listener_that_cancels_and_raises_leaves_its_reader_the_cancel() -> None:
+    generation = await listened([])
+
+    def take(ids: Sequence[int]) -> bool:
+        generation.cancel()
+        raise LookupError(ids)
+
+    generation.listen(take)
+    reader = await asked(generation)
+    generation.take([3], None, None)
+    async with asyncio.timeout(20):
+        assert (await reader).finish == "cancelled"
+
+
+async def test_what_a_listener_raised_is_no_cycle() -> None:
+    generation = await listened([])
+    generation.listen(lambda ids: 1 // 0)
+    reader = await asked(generation)
+    gc.disable()
+    try:
+        generation.take([3], None, None)
+        async with asyncio.timeout(20):
+            await asyncio.wait([reader])
+        assert isinstance(reader.exception(), ZeroDivisionError)
+        gone = weakref.ref(generation)
+        generation.cancel()
+        del generation, reader
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -262,3 +262,34 @@ async def test_one_that_was_over_before_keeps_nobody(*, is_cancelled: bool) -> N
         assert gone() is None
     finally:
         gc.enable()
+
+
+async def test_what_a_listener_raised_is_no_cycle() -> None:
+    generation = await begun(SystemClock(), rate=100.0)
+
+    def fail() -> bool:
+        raise LookupError
+
+    listener = Listener(fail)
+    gc.disable()
+    try:
+        async with reading(generation, listener) as step:
+            await asyncio.wait([step])
+        assert isinstance(step.exception(), LookupError)
+        gone = weakref.ref(generation)
+        generation.cancel()
+        del generation, step, listener
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+async def test_a_pace_beyond_all_measure_waits() -> None:
+    listener = Listener()
+    generation = await begun(SystemClock(), rate=1e-310)
+    async with reading(generation, listener) as step:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not step.done()
+        generation.cancel()
+        assert (await step).finish == "cancelled"

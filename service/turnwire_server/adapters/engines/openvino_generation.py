@@ -78,13 +78,12 @@ class OpenVinoGeneration:
         """Add what the engine gave."""
         if self._finish is not None or self._failure is not None:
             return
-        wake = self._wake
-        if self._listener and finish is None and wake and not wake.done() and not self._has_news:
+        if self._listener and finish is None and self._is_awaited and not self._has_news:
             try:
                 if not self._listener(ids):
                     self._notify()  # by a step without ids
             except Exception as bug:
-                wake.set_exception(bug)
+                self._tell(bug)
             return
         self._ids.extend(ids)
         if cached is not None:
@@ -106,7 +105,16 @@ class OpenVinoGeneration:
             self._finish = reason
             self._notify()
 
+    @property
+    def _is_awaited(self) -> bool:
+        return self._wake is not None and not self._wake.done()
+
     def _notify(self) -> None:
         self._has_news = True
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
+
+    def _tell(self, bug: Exception) -> None:
+        """Raise in the reader, unless it has other news already."""
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_exception(bug)

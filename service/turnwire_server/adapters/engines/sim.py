@@ -309,6 +309,7 @@ class SimGeneration:
         try:
             return await self._waiting
         finally:
+            self._waiting = None  # what it raises holds the frames that hold this: a cycle
             if self._timer is not None:
                 self._timer.cancel()  # the reader may have gone away
 
