@@ -80,6 +80,28 @@ def late_end(made: list[str]) -> Event:
     return Event.late("response_completed", 1, number, None, None, make, end, "resp_1")
 
 
+async def test_a_turn_that_took_over_from_a_lost_one_is_remembered_under_both_names() -> None:
+    lineage = Lineage(Transcript(1 << 20), is_persistent=True)
+    state, end = turn(), late_end([])
+    state.delivery.former_ids.append("resp_0")
+    state.feed(end)
+    lineage.note(state, end)
+    for name in ("resp_0", "resp_1"):
+        found = lineage.transcript.find(name)
+        assert found is not None and len(found.items) == 2
+
+
+async def test_a_turn_whose_cost_is_asked_for_before_it_is_noted_is_remembered() -> None:
+    lineage = Lineage(Transcript(1 << 20), is_persistent=True)
+    state, end = turn(), late_end([])
+    state.feed(end)
+    assert state.stats() is not None  # Another thread may ask right here.
+    lineage.note(state, end)
+    assert state.stats() is not None
+    found = lineage.transcript.find("resp_1")
+    assert found is not None and len(found.items) == 2
+
+
 async def test_who_waits_for_a_turn_is_woken_before_the_message_of_its_end_is_made() -> None:
     made: list[str] = []
     lineage = Lineage(Transcript(1 << 20), is_persistent=True)

@@ -91,6 +91,18 @@ def test_a_create_of_known_options_needs_no_message_and_becomes_the_same(value: 
         assert input_items(event) == input_items(created)
 
 
+def test_the_input_of_a_create_is_held_once_however_it_was_looked_at() -> None:
+    known = KnownOptions()
+    event_create(options(), known)
+    for value in ([{"type": "message", "role": "user", "content": "Hé"}], []):
+        created = build_late(value, options(), known, model="m")
+        assert isinstance(created, Create)
+        own, count = created.own(), input_items(created)
+        whole = created.whole
+        assert created.given is whole.response_create.input
+        assert (created.own(), input_items(created)) == (own, count)
+
+
 @pytest.mark.parametrize(
     "unusual",
     [

@@ -21,6 +21,7 @@ from harness.client_wires import MemoryWire
 from harness.waiting import until
 from turnwire._event import Event
 from turnwire._session import Session
+from turnwire._wire import WireName
 from turnwire.v1 import response_pb2
 from turnwire.v1.client_event_pb2 import ClientEvent, ResponseCreate
 from turnwire.v1.response_pb2 import Response
@@ -321,6 +322,45 @@ async def test_a_conversation_that_was_not_stored_is_told_in_full_on_a_new_sessi
     ]
     assert create(dial, 2, 2).previous_response_id == "resp_3"
     assert create(dial, 2, 2).input.text == "Q4"
+
+
+@pytest.mark.parametrize("is_looked_at", [False, True])
+@pytest.mark.parametrize("name", ["grpc", "websocket"])
+async def test_a_turn_that_began_again_is_told_in_full_after_the_next_loss(
+    name: WireName, is_looked_at: bool
+) -> None:
+    dial = MemoryDial(name=name)
+
+    async def give(wire: int, number: int, response_id: str, text: str, most: int = 9) -> None:
+        opened = await dial.opened(wire)
+        await opened.sent_count(number)
+        push = opened.push if name == "grpc" else opened.push_text
+        push(*text_turn(opened.sent[number - 1], response_id, text)[:most])
+
+    async with asyncio.timeout(20), recovering(dial, replace(AT_ONCE, resume=False)) as session:
+        turn = session.create("Q1", store=False)
+        await give(1, 1, "resp_1", "A1")
+        await turn.response()
+        turn = session.create("Q2", previous_response_id="resp_1", store=False)
+        await give(1, 2, "resp_2", "lost", most=2)
+        await turn.started()
+        dial.wires[0].lose(CUT)
+        await give(2, 1, "resp_3", "A2")
+        if is_looked_at:
+            assert [event.response for event in [event async for event in turn]][-1] is not None
+        assert (await turn.response()).id == "resp_3"
+        await lose_idle(dial, session)
+        turn = session.create("Q3", previous_response_id="resp_3", store=False)
+        await give(3, 1, "resp_4", "A3")
+        await turn.response()
+    assert not create(dial, 3, 1).HasField("previous_response_id")
+    assert told(create(dial, 3, 1)) == [
+        "user: Q1",
+        "assistant: A1",
+        "user: Q2",
+        "assistant: A2",
+        "user: Q3",
+    ]
 
 
 async def test_what_becomes_of_a_response_once_the_user_has_it_is_not_told() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
 
 import grpc.aio
 import pytest
@@ -118,6 +120,33 @@ async def test_turns_on_many_lanes_end_on_every_wire(wire: str) -> None:
         turns = [session.create(f"t{n}", stream_id=f"lane.{n % 5}") for n in range(20)]
         texts = [(await turn.response()).output_text for turn in turns]
     assert texts == [f"t{n}" for n in range(20)]
+
+
+@pytest.mark.parametrize("name", ["event_id", "stream_id"])
+@pytest.mark.parametrize(
+    "given",
+    ["\ud800", 5, b"abc", uuid.UUID(int=5), object()],
+    ids=lambda given: type(given).__name__,
+)
+async def test_an_id_that_is_no_text_is_refused_alike_in_all_turns_and_leaves_the_others_alone(
+    wire: str, name: str, given: Any
+) -> None:
+    async def outcome(session: turnwire.Session) -> object:
+        try:
+            turn = session.create("Hi", **{name: given})
+        except (TypeError, ValueError) as error:
+            return type(error), str(error)
+        assert getattr(turn, name) == "abc"  # Protobuf takes bytes.
+        return (await turn.response()).output_text
+
+    async with connected(wire, numbered()) as session:
+        first = await outcome(session)
+        await session.create("Hi").response()
+        other = session.create("Other", stream_id="b")
+        assert await outcome(session) == first
+        assert (await other.response()).output_text == "Other"
+        assert session.is_open
+    assert (first == "Hi") is (given == b"abc")
 
 
 async def test_a_refusal_is_typed_on_every_wire(wire: str) -> None:

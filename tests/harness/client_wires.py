@@ -12,6 +12,7 @@ from aiohttp import WSMsgType, web
 
 from turnwire import _codec
 from turnwire._event import Event
+from turnwire._reading import EventReader
 from turnwire._session import Session
 from turnwire._wire import Arrival, UnaryCalls, WireName, WireSettings
 from turnwire.errors import ConnectionLost, TurnwireError
@@ -48,6 +49,7 @@ class MemoryWire:
         self.script = script
         self._inbox: asyncio.Queue[Arrival | TurnwireError] = asyncio.Queue()
         self._someone_sent = asyncio.Event()
+        self._reader = EventReader()
 
     @property
     def unary(self) -> UnaryCalls:
@@ -97,6 +99,12 @@ class MemoryWire:
         """Let events arrive."""
         for event in events:
             self._inbox.put_nowait(Event(event, event.ByteSize()))
+
+    def push_text(self, *events: ServerEvent) -> None:
+        """Let events arrive as JSON, of which they are made when somebody needs them."""
+        for event in events:
+            text = _codec.dumps(event).decode()
+            self._inbox.put_nowait(self._reader.read(text, len(text)))
 
     def lose(self, error: TurnwireError) -> None:
         """End the connection."""

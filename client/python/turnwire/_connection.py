@@ -14,6 +14,7 @@ from turnwire._keeper import Keeper
 from turnwire._lineage import Lineage
 from turnwire._recovery import Dial, RecoverySettings
 from turnwire._rejections import is_retryable, rejection, rejection_from_body
+from turnwire._request import is_text
 from turnwire._steer import STEER_ARMS, Steers, SteerState
 from turnwire._transcript import Transcript
 from turnwire._turn import Turn
@@ -120,9 +121,14 @@ class Connection:
             event_id = self._new_event_id()
         elif self._book.find(event_id) is not None:
             raise ValueError(f"event_id: {event_id!r} is a turn that runs")
+        are_texts = is_text(event_id) and (stream_id is None or is_text(stream_id))
+        if isinstance(event, Create) and not are_texts:
+            event = event.whole  # Protobuf knows what to say of it.
         event.event_id = event_id
         if stream_id is not None:
             event.stream_id = stream_id
+        if not are_texts:  # It takes bytes, for example; the answers name what it made of them.
+            event_id, stream_id = event.event_id, None if stream_id is None else event.stream_id
         most, count = self._max_buffered_events, input_items(event)
         state = TurnState(event_id, stream_id, count, most, event, is_exact=is_exact)
         self._book.add(state)

@@ -70,6 +70,8 @@ class Create:
                 generate=self._generate,
                 rollout=self._rollout,
             )
+            if isinstance(self.given, Input):
+                self.given = create.input
         return self._whole
 
     def head(self) -> dict[str, Any]:

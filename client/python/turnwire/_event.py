@@ -146,6 +146,10 @@ class Event:
             self._make = self._of = None
         return self._event
 
+    def __getstate__(self) -> object:
+        _ = self.whole  # How it is made is of this process.
+        return super().__getstate__()
+
     @property
     def response_id(self) -> str:
         """Id of the response of a terminal event; to know it, the event is not made."""

@@ -31,11 +31,11 @@ _ELSEWHERE = -1
 class _Over:
     """A turn that is over and not remembered yet."""
 
-    __slots__ = ("made", "response", "response_id", "session", "state")
+    __slots__ = ("end", "made", "response_id", "session", "state")
 
-    def __init__(self, state: TurnState, response: Response, session: int) -> None:
+    def __init__(self, state: TurnState, end: Event | None, session: int) -> None:
         self.state = state
-        self.response = response
+        self.end = end
         self.session = session
         self.response_id = ""
         self.made: Made | None = None
@@ -131,10 +131,8 @@ class Lineage:
         response = state.outcome
         if not isinstance(response, Response):
             return
-        if state.delivery.former_ids and response.message.status in _CONTINUABLE:
-            self._transcript.rename(state.delivery.former_ids, response.id)
         if self._transcript.is_kept:
-            over = _Over(state, response, self.session if is_here else _ELSEWHERE)
+            over = _Over(state, end, self.session if is_here else _ELSEWHERE)
             # The message is the user's from the moment at which he asks for it.
             if end is None:
                 over.look(response.message)
@@ -143,13 +141,14 @@ class Lineage:
                 end.amend(lambda event: over.look(getattr(event, arm).response))
             self._over.append(over)
             asyncio.get_running_loop().call_soon(self._remember)
+        if state.delivery.former_ids and response.message.status in _CONTINUABLE:
+            self._transcript.rename(state.delivery.former_ids, response.id)
 
     def _remember(self) -> None:
         while self._over:
             over = self._over.popleft()
-            _ = (
-                over.response.message
-            )  # Nobody may have asked for it: from here on it was looked at.
+            if over.end is not None:
+                _ = over.end.whole  # From here on it was looked at.
             state, response_id, made = over.state, over.response_id, over.made
             if made is None:
                 continue

@@ -30,6 +30,7 @@ __all__ = [
     "build_input",
     "build_items",
     "build_late",
+    "is_text",
 ]
 
 InputItem: TypeAlias = Mapping[str, JSONValue] | Item
@@ -213,8 +214,8 @@ def build_late(
     if (
         settings is not None
         and (metadata is None or _are_texts(metadata))
-        and (not isinstance(value, str) or _is_text(value))
-        and (previous_response_id is None or _is_text(previous_response_id))
+        and (not isinstance(value, str) or is_text(value))
+        and (previous_response_id is None or is_text(previous_response_id))
         and (generate is None or type(generate) is bool)
         and (rollout is None or type(rollout) is bool)
     ):
@@ -281,7 +282,7 @@ def _taken_apart(options: CreateOptions) -> tuple[dict[str, object], bytes, obje
         return body, b"", metadata  # Tools with functions, for example.
 
 
-def _is_text(value: object) -> bool:
+def is_text(value: object) -> bool:
     """Return whether protobuf and JSON take it as text without a word."""
     if type(value) is not str:
         return False
@@ -294,7 +295,7 @@ def _is_text(value: object) -> bool:
 def _are_texts(pairs: object) -> TypeGuard[dict[str, str]]:
     if type(pairs) is not dict:
         return False
-    return all(map(_is_text, pairs)) and all(map(_is_text, pairs.values()))
+    return all(map(is_text, pairs)) and all(map(is_text, pairs.values()))
 
 
 def _settings(options: Mapping[str, object], model: str | None) -> ResponseCreate:

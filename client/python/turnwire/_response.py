@@ -121,6 +121,13 @@ class Response:
             self._make = None
         return self._message
 
+    @message.setter
+    def message(self, message: response_pb2.Response) -> None:
+        self._message, self._make = message, None
+
+    def __reduce__(self) -> tuple[type[Response], tuple[response_pb2.Response]]:
+        return Response, (self.message,)  # How it is made is of this process, and of this object.
+
     @property
     def id(self) -> str:
         """Id, `resp_…`: what the next turn continues by `previous_response_id`."""
