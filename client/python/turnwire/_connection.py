@@ -110,8 +110,7 @@ class Connection:
             event: The create, without the rest; it belongs to the connection from now on.
             stream_id: Its lane.
             event_id: Its id, made up when None.
-            is_exact: Whether the turn may not begin again on another session once any of its
-                events was given out.
+            is_exact: Whether the turn may not begin anew once any of its events was given out.
         """
         if self._error is not None:
             raise self._error

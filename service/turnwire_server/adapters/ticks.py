@@ -18,7 +18,9 @@ __all__ = ["Ticks"]
 
 _PER_SECOND: Final = 1_000
 _LONGEST_S: Final = 1e9
+"""What is later is never: a time must stay a number of milliseconds."""
 _HALF: Final = 0.5 / _PER_SECOND + 1e-6
+"""Seconds: by so much a loop that rounds to milliseconds calls too early."""
 
 
 class _Call:

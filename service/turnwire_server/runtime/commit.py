@@ -61,12 +61,11 @@ async def commit(
         # From here on it may be fetched, also if we die before it is settled.
         note_progress(run, response.usage)
     outcome: Outcome = no_outcome
-    if response.status == response_pb2.RESPONSE_STATUS_FAILED:
-        pass
-    elif not checked.is_stored and run.record is None:
+    is_continuable = response.status != response_pb2.RESPONSE_STATUS_FAILED
+    if is_continuable and not checked.is_stored and run.record is None:
         # Only its own session will ask for it, and not before the terminal event has left.
         outcome = partial(_continuation, run, checked, rendered, finish)
-    else:
+    elif is_continuable:
         try:
             kept = await _keep(run, checked, rendered, finish)
             outcome = partial(_itself, kept)
