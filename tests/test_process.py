@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -33,7 +33,18 @@ async def test_a_quiet_server_compresses_what_rests_and_gives_memory_back(
     services.clock, services.resting = clock, RestingSessions(clock)
     services.resting.note(host)
     monkeypatch.setattr(type(services), "connection_count", 7)
-    monkeypatch.setattr(process, "EmptyCaches", lambda count: lambda: emptied.append(count()))
+
+    class EmptyCaches:
+        def __init__(self, count: Callable[[], int]) -> None:
+            self.count = count
+
+        def is_due(self) -> bool:
+            return False
+
+        def __call__(self) -> None:
+            emptied.append(self.count())
+
+    monkeypatch.setattr(process, "EmptyCaches", EmptyCaches)
     monkeypatch.setattr(process, "find_trim", lambda: lambda: given.append(clock.monotonic()))
     monkeypatch.setattr(process, "_worked", lambda: 0.0)
     tidying = asyncio.create_task(process._tidy(services))

@@ -28,7 +28,7 @@ def overhead_bars(repeats: int, progress: Progress, *, quick: bool) -> list[Bar]
             transports=("http_stateless", "http_full", *_WIRES),
             repeats=repeats,
             held_sessions=0,
-            beside=("echo_grpc", "ws_slow_sink", "grpc_slow_sink"),
+            beside=("echo_grpc", "ws_bare", "grpc_bare", "ws_slow_sink", "grpc_slow_sink"),
         ),
         progress,
     )

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
+from turnwire_bench.bare_drivers import BareGrpc, BareWebSocket
 from turnwire_bench.drivers import Driver, FullHistory, OfficialSdk, Place, Rollout, Session
 from turnwire_bench.echo_drivers import GrpcEcho, Plan, WebSocketEcho
 from turnwire_bench.failure import BenchFailure
@@ -40,6 +41,10 @@ def make_driver(
             return Session(place, options, learn=learn)
         case "ws_rollout" | "grpc_rollout":
             return Rollout(place, options, learn=learn)
+        case "ws_bare":
+            return BareWebSocket(place, options)
+        case "grpc_bare":
+            return BareGrpc(place, options)
         case "sdk_dropin" | "sdk_plain":
             return OfficialSdk(place, options, plain=transport == "sdk_plain")
         case _:

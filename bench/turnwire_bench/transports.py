@@ -23,7 +23,7 @@ __all__ = ["BESIDE", "TransportsSettings", "run_transports"]
 
 SLOW_SINKS: Final = {"ws_slow_sink": "ws", "grpc_slow_sink": "grpc"}
 """Rows that run against a server with slow after work, and what they are otherwise."""
-BESIDE: Final = (*YARDSTICKS, *SLOW_SINKS, "sdk_plain")
+BESIDE: Final = (*YARDSTICKS, "ws_bare", "grpc_bare", *SLOW_SINKS, "sdk_plain")
 """What can run beside the transports."""
 _PLAN_OF: Final = {"echo_grpc": "grpc", "echo_ws": "ws"}
 _WARM_TURNS: Final = 2

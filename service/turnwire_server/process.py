@@ -131,7 +131,9 @@ async def _tidy(services: Services) -> None:
         empty_caches()
         trim()
 
-    tidying = Tidying(services.clock, _worked, services.resting.rest_one, give_back)
+    tidying = Tidying(
+        services.clock, _worked, services.resting.rest_one, empty_caches.is_due, give_back
+    )
     await tidying.run()
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 import pytest
@@ -35,30 +36,61 @@ def test_elsewhere_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_trim() is None
 
 
-def test_caches_are_emptied_once_when_fewer_than_a_quarter_of_the_sessions_are_left(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def emptied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     emptied: list[str] = []
     monkeypatch.setattr(gc, "collect", lambda: emptied.append("free lists"))
     monkeypatch.setattr(sys, "_clear_type_cache", lambda: emptied.append("methods"), raising=False)
-    counts = iter((0, 99, 0, 400, 800, 200, 199, 100, 300, 200, 99, 74, 0))
-    empty_caches = EmptyCaches(lambda: next(counts))
-    done = []
-    for _ in range(13):
+    return emptied
+
+
+def emptied_at(counts: Sequence[int], emptied: list[str]) -> list[int]:
+    """Return at which of the counts of sessions caches were emptied."""
+    left = list(counts)
+    empty_caches = EmptyCaches(lambda: left[0])
+    found = []
+    while left:
+        before = len(emptied)
         empty_caches()
-        done.append(len(emptied))
-    assert done == [0, 0, 0, 0, 0, 0, 2, 2, 2, 2, 2, 4, 4]
+        if len(emptied) > before:
+            found.append(left[0])
+        del left[0]
+    return found
+
+
+def test_caches_are_emptied_when_fewer_than_a_quarter_of_the_sessions_are_left(
+    emptied: list[str],
+) -> None:
+    assert emptied_at((0, 99, 0, 400, 800, 200, 199, 100, 300, 200, 99, 74), emptied) == [199, 74]
     assert emptied == ["free lists", "methods"] * 2
 
 
-def test_free_lists_alone_are_emptied_where_python_does_not_forget_methods(
-    monkeypatch: pytest.MonkeyPatch,
+def test_of_those_that_are_left_then_a_quarter_again(emptied: list[str]) -> None:
+    assert emptied_at((1000, 249, 240, 61, 20, 0, 0), emptied) == [249, 61, 0]
+
+
+def test_few_sessions_are_not_worth_it(emptied: list[str]) -> None:
+    assert emptied_at((99, 0, 99, 0), emptied) == []
+    assert emptied_at((1000, 90, 99, 0), emptied) == [90]
+
+
+def test_looking_sees_sessions_that_were_gone_when_memory_was_given_back(
+    emptied: list[str],
 ) -> None:
-    emptied: list[str] = []
-    monkeypatch.setattr(gc, "collect", lambda: emptied.append("free lists"))
+    counts = [0]
+    empty_caches = EmptyCaches(lambda: counts[0])
+    counts[0] = 500
+    assert not empty_caches.is_due()
+    counts[0] = 0
+    assert empty_caches.is_due()
+    empty_caches()
+    assert not empty_caches.is_due()
+    assert emptied == ["free lists", "methods"]
+
+
+def test_free_lists_alone_are_emptied_where_python_does_not_forget_methods(
+    emptied: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delattr(sys, "_clear_type_cache", raising=False)
-    counts = iter((100, 0))
-    empty_caches = EmptyCaches(lambda: next(counts))
-    empty_caches()
-    empty_caches()
+    assert emptied_at((100, 0), emptied) == [0]
     assert emptied == ["free lists"]

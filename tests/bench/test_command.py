@@ -55,7 +55,15 @@ def test_transports_has_every_row(tmp_path, capsys):
     by_name = {row["transport"]: row for row in rows}
     assert by_name["http_full"]["bytes_up"] > by_name["grpc"]["bytes_up"] > 0
     assert {row["transport"] for row in result["beside"]} == {
-        *("echo_grpc", "echo_ws", "ws_slow_sink", "grpc_slow_sink", "sdk_plain"),
+        *(
+            "echo_grpc",
+            "echo_ws",
+            "ws_bare",
+            "grpc_bare",
+            "ws_slow_sink",
+            "grpc_slow_sink",
+            "sdk_plain",
+        ),
     }
     assert "A note." in result["meta"]["notes"]
     said = capsys.readouterr().out

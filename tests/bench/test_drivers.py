@@ -75,6 +75,25 @@ async def test_learning_notes_the_events_of_each_turn(server, transport):
         assert min(size for _, size in turn.events) > 10
 
 
+@pytest.mark.parametrize("transport", ["ws_bare", "grpc_bare"])
+async def test_a_bare_client_carries_it_too(server, transport):
+    driver = make_driver(transport, place(server, transport), SCENARIO.options("tag", 0.0))
+    async with asyncio.timeout(60):
+        held = await converse(driver, SCENARIO)
+    assert [turn.output_tokens for turn in held.turns] == SAID
+    assert all(turn.ttft_s is not None and turn.ttft_s <= turn.total_s for turn in held.turns)
+    assert all(turn.bytes_up > 0 for turn in held.turns)
+
+
+@pytest.mark.parametrize("transport", ["ws_bare", "grpc_bare"])
+async def test_a_bare_client_says_that_a_turn_did_not_complete(server, transport):
+    options = {**SCENARIO.options("tag", 0.0), "temperature": 9.0}
+    driver = make_driver(transport, place(server, transport), options)
+    async with asyncio.timeout(60):
+        with pytest.raises(BenchFailure, match="turn"):
+            await converse(driver, SCENARIO)
+
+
 @pytest.mark.parametrize("transport", PEER_TRANSPORTS)
 async def test_the_plain_client_carries_it_too(server, transport):
     driver = PeerDriver(transport, Place(server.http_url), SCENARIO.options("tag", 0.0))

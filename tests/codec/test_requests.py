@@ -443,6 +443,46 @@ def test_the_last_of_two_equal_keys_counts() -> None:
     assert create_of(decoded).model == "b"
 
 
+USUAL = {
+    "instructions": "Be brief.",
+    "input": [message("hi"), message([{"type": "input_text", "text": "you"}])],
+    "include": ["turnwire.timing"],
+    "metadata": {"a": "b"},
+    "temperature": 0.5,
+    "store": False,
+    "previous_response_id": "resp_1",
+    "event_id": "e1",
+    "stream_id": "main",
+    "top_p": None,
+}
+
+
+def test_a_usual_create_is_decoded_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = parse(ClientEvent, orjson.loads(create(**USUAL)))
+    monkeypatch.setattr(
+        "turnwire_server.codec.requests.parse", lambda *_: pytest.fail("the long way")
+    )
+
+    assert decode_client_event(create(**USUAL)) == expected
+
+
+@pytest.mark.parametrize(
+    "unusual",
+    [
+        {"text": {"format": {"type": "text"}}},
+        {"input": [message("hi", vendor=1)]},
+        {"temperature": 1},
+        {"vendor": {"a": 1}},
+        {"input": [{"type": "item_reference", "id": "msg_1"}]},
+    ],
+    ids=str,
+)
+def test_an_unusual_create_comes_to_what_parse_makes_of_it(unusual: dict[str, Any]) -> None:
+    data = create(**USUAL | unusual)
+
+    assert decode_client_event(data) == parse(ClientEvent, orjson.loads(data))
+
+
 def test_tools_seen_before_are_the_same_and_are_not_checked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -10,6 +10,27 @@ from collections.abc import Callable
 __all__ = ["ManualClock"]
 
 
+class ManualTimer:
+    """Implements `ports.Timer`."""
+
+    def __init__(
+        self, due_at: Callable[[float], asyncio.Future[None]], callback: Callable[[], object]
+    ) -> None:
+        self._due_at, self._callback = due_at, callback
+        self._due: asyncio.Future[None] | None = None
+
+    def start(self, due: float) -> None:
+        """Call back at `due`."""
+        self.cancel()
+        self._due = self._due_at(due)
+        self._due.add_done_callback(lambda due: None if due.cancelled() else self._callback())
+
+    def cancel(self) -> None:
+        """Let it not happen."""
+        if self._due is not None:
+            self._due.cancel()
+
+
 class ManualClock:
     """Implements `ports.Clock`. Time passes in `advance` and `run_for` only."""
 
@@ -35,24 +56,19 @@ class ManualClock:
         if seconds <= 0:
             await asyncio.sleep(0)
             return
-        await self._due_in(seconds)
+        await self._due_at(self._now + seconds)
 
-    def timers(
-        self, loop: asyncio.AbstractEventLoop
-    ) -> Callable[[float, Callable[[], object]], asyncio.Future[None]]:
+    def timer(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> ManualTimer:
         """Return what calls back once the clock was moved."""
         del loop  # it is the running one
+        return ManualTimer(self._due_at, callback)
 
-        def call_later(seconds: float, callback: Callable[[], object]) -> asyncio.Future[None]:
-            due = self._due_in(seconds)
-            due.add_done_callback(lambda _: None if due.cancelled() else callback())
-            return due
-
-        return call_later
-
-    def _due_in(self, seconds: float) -> asyncio.Future[None]:
+    def _due_at(self, due: float) -> asyncio.Future[None]:
         future = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._sleepers, (self._now + seconds, next(self._numbers), future))
+        if due <= self._now:
+            future.set_result(None)
+            return future
+        heapq.heappush(self._sleepers, (due, next(self._numbers), future))
         for arrival in self._arrivals:
             if not arrival.done():
                 arrival.set_result(None)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -18,7 +19,13 @@ class Process:
         self.given_back = 0
         self.resting = 0
         self.rest_takes_s = 0.0
-        self.tidying = Tidying(self.clock, lambda: self.worked, self.rest_one, self.give_back)
+        self.is_due = False
+        self.tidying = self.make(self.rest_one)
+
+    def make(self, rest_one: Callable[[], bool]) -> Tidying:
+        return Tidying(
+            self.clock, lambda: self.worked, rest_one, lambda: self.is_due, self.give_back
+        )
 
     def rest_one(self) -> bool:
         self.resting -= 1
@@ -61,6 +68,13 @@ def test_next_to_no_work_is_not_worth_it() -> None:
     process = Process()
     assert process.spend(10.0, work=0.05) == 0
     assert process.spend(10.0, work=0.06) == 1
+
+
+def test_without_work_it_is_worth_it_once_most_of_what_was_served_is_gone() -> None:
+    process = Process()
+    process.is_due = True
+    assert process.spend(1.0, work=0.5) == 0
+    assert process.spend(1.0, work=0.0) == 1
 
 
 def test_what_takes_long_comes_rarely() -> None:
@@ -107,7 +121,7 @@ async def test_a_failure_is_logged_and_the_next_look_comes(
             raise failures.pop()
         return rest_one()
 
-    process.tidying = Tidying(process.clock, lambda: process.worked, fails_once, process.give_back)
+    process.tidying = process.make(fails_once)
     process.resting = 3
     await run_for(process, 5.0)
     assert process.resting < 0

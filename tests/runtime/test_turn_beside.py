@@ -22,6 +22,7 @@ from harness.reading import (
 from harness.server import running_server
 from harness.stack import Parts, Stack, running_stack
 from turnwire.v1.response_pb2 import Response
+from turnwire_server.adapters.engines.prefix_index import PrefixIndex
 from turnwire_server.adapters.renderers.sim_chatml import SimParser
 from turnwire_server.ports.screen import ScreenFailure
 from turnwire_server.runtime import commit, turn
@@ -116,6 +117,47 @@ async def test_tokens_reach_their_client_without_waking_the_turn(
     first, *between, last = hearers
     assert first is not None and last is first
     assert len(between) > 3 and not any(between)
+
+
+async def test_the_simulated_cache_learns_what_was_said_behind_the_terminal_event(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[str] = []
+    encode, catch_up = MemorySink.encode, PrefixIndex.catch_up
+
+    def noted_encode(sink: MemorySink, event: Outgoing) -> bytes:
+        done.append("delta" if isinstance(event, Delta) else arm_of(event))
+        return encode(sink, event)
+
+    def noted_catch_up(index: PrefixIndex) -> None:
+        done.append("learnt")
+        catch_up(index)
+
+    monkeypatch.setattr(MemorySink, "encode", noted_encode)
+    monkeypatch.setattr(PrefixIndex, "catch_up", noted_catch_up)
+    async with one_peer() as (_, peer):
+        await peer.turn(input="Hi")
+        await asyncio.sleep(0)
+        assert done[-2:] == ["response_completed", "learnt"]
+
+
+async def test_a_parser_that_breaks_at_a_single_token_fails_its_turn_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    more_text = SimParser.more_text
+
+    def broken(parser: SimParser, token: int) -> str | None:
+        if asyncio.current_task() is None:
+            raise RuntimeError(SECRET)
+        return more_text(parser, token)
+
+    monkeypatch.setattr(SimParser, "more_text", broken)
+    script = '{"tokens": 20, "tokens_per_second": 100}'
+    async with one_peer() as (stack, peer):
+        events = await peer.turn(input="Hi", metadata={"turnwire.sim": script})
+        assert arms(events)[-1] == "response_failed"
+        assert SECRET not in str(events)
+        assert not stack.services.running
 
 
 async def test_a_parser_that_breaks_at_a_token_fails_its_turn_alone(

@@ -36,6 +36,7 @@ from turnwire.v1.item_pb2 import (
     ReasoningItem,
 )
 from turnwire.v1.tool_pb2 import FunctionTool, Tool, WebSearchTool
+from turnwire_server.session.checked_input import check_message_alone
 from turnwire_server.session.conversation import EMPTY, item_text
 from turnwire_server.session.errors import Rejection
 from turnwire_server.session.item_rules import CheckedInput, ItemRules
@@ -127,6 +128,33 @@ def test_a_text_is_one_user_message():
     assert (item.message.role, item_text(item.message.content)) == ("user", "hello")
     assert item.message.content.parts.parts[0].WhichOneof("part") == "input_text"
     assert item.message.id == "msg_1"
+
+
+@pytest.mark.parametrize("role", ["user", "assistant", "system", "developer", "boss", ""])
+@pytest.mark.parametrize("text", ["x", ""])
+def test_a_message_alone_is_held_to_the_same_rules_as_beside_another(role, text):
+    asked = EMPTY.extended([user(), call("call_1")])
+    message_ = MessageItem(role=role, content=Content(text=text))
+    for parent in (EMPTY, asked):
+        for outputs_required in (True, False):
+            how = {"conversation": parent, "outputs_required": outputs_required}
+            alone = check(Item(message=message_), **how)
+            beside = check(Item(message=message_), user("y"), **how)
+            if isinstance(beside, CheckedInput):
+                assert alone == CheckedInput(beside.items[:1])
+            else:
+                assert alone == beside
+
+
+def test_a_message_alone_keeps_its_id_and_comes_behind_what_is_put_before_it():
+    message_ = MessageItem(id="msg_own", role="user", content=Content(text="x"))
+    (first, second) = accepted(Item(message=message_), before=(user("y"),)).items
+    assert (first, second.message.id) == (user("y"), "msg_own")
+
+
+def test_what_is_no_message_alone_is_left_to_the_other_rules():
+    for items in ([], [user("x"), user("y")], [message("user", TEXT)], [call("call_1")]):
+        assert check_message_alone(given(*items), EMPTY, new_ids(), outputs_required=True) is None
 
 
 def test_an_empty_text_adds_nothing_to_a_conversation():

@@ -18,6 +18,7 @@ from hyperframe.frame import GoAwayFrame
 from harness.fake_services import FakeServices, FakeUnaryApi
 from harness.wire_servers import CONNECT
 from turnwire_server.transports.grpc import BackendFailure, GrpcSettings, make_grpc_server
+from turnwire_server.transports.grpc_services import PromptContext
 from turnwire_server.transports.grpc_status import Context, Leaving, call_when_left
 from turnwire_server.transports.grpclib import fast_data
 from turnwire_server.transports.grpclib import server as grpclib_server
@@ -212,6 +213,26 @@ async def test_a_full_transport_stops_writers_until_it_has_room() -> None:
     wire.resume_writing()
     async with asyncio.timeout(20):
         await writing
+    wire.connection_lost(None)
+
+
+async def test_nothing_is_written_at_once_while_a_message_waits_or_when_the_call_is_over() -> None:
+    calls = Calls()
+    wire, client = await opened(calls)
+    call = calls.contexts[0]
+    assert isinstance(call, PromptContext)
+    assert call.write_now(b"first")
+    wire.pause_writing()
+    writing = asyncio.ensure_future(call.write(b"second"))
+    await asyncio.sleep(0)
+    wire.resume_writing()
+    assert not call.write_now(b"before the second")
+    async with asyncio.timeout(20):
+        await writing
+    assert call.write_now(b"third")
+    client.reset_stream(1, ErrorCodes.CANCEL)
+    wire.data_received(client.data_to_send())
+    assert not call.write_now(b"last")
     wire.connection_lost(None)
 
 

@@ -26,18 +26,28 @@ class EmptyCaches:
         self._count = count
         self._most = 0
         """How many there were since it emptied them last, as far as it saw."""
+        self._is_rest = False
+        """Whether these are what was left then."""
+
+    def is_due(self) -> bool:
+        """Look how many there are; return whether fewer than a quarter of many is left.
+
+        Of what is left then, it is a quarter again, and so on: the last ones leave as much behind.
+        """
+        count = self._count()
+        if count > self._most:
+            self._most, self._is_rest = count, False
+        return 4 * count < self._most and (self._is_rest or self._most >= _FEW)
 
     def __call__(self) -> None:
-        """Empty them if fewer than a quarter of many is left.
+        """Empty them if it is due.
 
         Only a full collection does it, and that looks at all who are left: so each of them is
         paid for by three that are gone.
         """
-        count = self._count()
-        self._most = max(self._most, count)
-        if self._most < _FEW or 4 * count >= self._most:
+        if not self.is_due():
             return
-        self._most = count
+        self._most, self._is_rest = self._count(), True
         gc.collect()
         if hasattr(sys, "_clear_type_cache"):
             sys._clear_type_cache()

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from turnwire_server.adapters.ticks import Ticks
+from turnwire_server.adapters.ticks import Ticks, TickTimer
 from turnwire_server.ports.clock import Timer
 
 __all__ = ["SystemClock"]
@@ -31,10 +31,8 @@ class SystemClock:
         """Wait for `seconds`."""
         await asyncio.sleep(seconds)
 
-    def timers(
-        self, loop: asyncio.AbstractEventLoop
-    ) -> Callable[[float, Callable[[], object]], Timer]:
+    def timer(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> Timer:
         """Return what calls back on `loop`, in the millisecond that is nearest."""
         if self._ticks is None or self._ticks.loop is not loop:
             self._ticks = Ticks(loop)
-        return self._ticks.call_later
+        return TickTimer(self._ticks, callback)

@@ -7,33 +7,52 @@ second many are due in the same millisecond, and no loop that waits for sockets 
 from __future__ import annotations
 
 import asyncio
-import heapq
 import time
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import Final
 
-from turnwire_server.ports.clock import Timer
-
-__all__ = ["Ticks"]
+__all__ = ["TickTimer", "Ticks"]
 
 _PER_SECOND: Final = 1_000
-_LONGEST_S: Final = 1e9
-"""What is later is never: a time must stay a number of milliseconds."""
+_NEVER: Final = 1_000_000_000 * _PER_SECOND
+"""What is due later than any millisecond with a number."""
 _HALF: Final = 0.5 / _PER_SECOND + 1e-6
 """Seconds: by so much a loop that rounds to milliseconds calls too early."""
 
 
-class _Call:
-    """A call that is due (`ports.Timer`)."""
+class TickTimer:
+    """A timer (`ports.Timer`): to start it makes no object, which counts once per token."""
 
-    __slots__ = ("callback",)
+    __slots__ = ("_ticks", "callback", "tick")
 
-    def __init__(self, callback: Callable[[], object]) -> None:
-        self.callback: Callable[[], object] | None = callback
+    def __init__(self, ticks: Ticks, callback: Callable[[], object]) -> None:
+        """Make one of `ticks`, not started."""
+        self._ticks = ticks
+        self.callback = callback
+        self.tick: list[TickTimer] | None = None
+        """All that are due together with it; None while it is not started."""
+
+    def start(self, due: float) -> None:
+        """Call back at `due`, give or take a millisecond, and never in this very call."""
+        ticks = self._ticks
+        try:
+            at = int(due * _PER_SECOND + 0.5)
+        except OverflowError:  # infinite
+            at = _NEVER
+        if at <= ticks.past:
+            at = ticks.past + 1
+            due = at / _PER_SECOND
+        found = ticks.waiting.get(at)
+        tick = ticks.begin(at, due) if found is None else found[1]
+        tick.append(self)
+        self.tick = tick
 
     def cancel(self) -> None:
         """Let it not happen. Idempotent."""
-        self.callback = None
+        tick, self.tick = self.tick, None
+        if tick is not None:
+            tick.remove(self)  # its callback is not kept until then
 
 
 class Ticks:
@@ -46,32 +65,28 @@ class Ticks:
         self.loop = loop
         """Where they are due."""
         self._monotonic = monotonic
-        self._ticks: dict[int, tuple[float, list[_Call]]] = {}
+        self.waiting: dict[int, tuple[float, list[TickTimer]]] = {}
         """By the nearest millisecond: when the first of its calls is due, and all of them."""
         self._next: list[int] = []
-        """Keys of `_ticks`: a heap."""
-        self._past = 0
+        """Keys of `waiting`: a heap."""
+        self.past = 0
         """The newest millisecond whose calls were made."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
 
-    def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
-        """Call `callback` in `seconds`, give or take a millisecond, and never in this very call."""
-        call = _Call(callback)
-        due = self._monotonic() + min(seconds, _LONGEST_S)
-        at = int(due * _PER_SECOND + 0.5)
-        if at <= self._past:
-            at = self._past + 1
-            due = at / _PER_SECOND
-        tick = self._ticks.get(at)
-        if tick is None:
-            self._ticks[at] = due, [call]
-            heapq.heappush(self._next, at)
-            if self._timer is None or at < self._timer_at:
-                self._arm(at, due)
-        else:
-            tick[1].append(call)
-        return call
+    def begin(self, at: int, due: float) -> list[TickTimer]:
+        """Have the calls of the millisecond `at` made, of which there are none yet.
+
+        Args:
+            at: The millisecond.
+            due: When the first of them is due, in seconds.
+        """
+        tick: list[TickTimer] = []
+        self.waiting[at] = due, tick
+        heappush(self._next, at)
+        if self._timer is None or at < self._timer_at:
+            self._arm(at, due)
+        return tick
 
     def _arm(self, at: int, due: float) -> None:
         """Have the loop call at `due`, when the calls of `at` are to be made."""
@@ -79,20 +94,22 @@ class Ticks:
             self._timer.cancel()
         self._timer_at = at
         # A loop rounds this to its own milliseconds, which makes it half of one early or late.
-        self._timer = self.loop.call_later(max(0.0, due - self._monotonic()), self._run)
+        self._timer = self.loop.call_later(due - self._monotonic(), self._run)
 
     def _run(self) -> None:
         """Make the calls whose time has come."""
-        now = self._monotonic()
+        until = self._monotonic() + _HALF
+        waiting, following = self.waiting, self._next
         self._timer_at = 0  # what comes meanwhile is looked at below
-        while self._next and self._ticks[self._next[0]][0] <= now + _HALF:
-            self._past = heapq.heappop(self._next)
-            for call in self._ticks.pop(self._past)[1]:
-                callback, call.callback = call.callback, None
-                if callback is None:
+        while following and waiting[following[0]][0] <= until:
+            self.past = heappop(following)
+            _, tick = waiting.pop(self.past)
+            for timer in tuple(tick):
+                if timer.tick is not tick:  # cancelled by one before it
                     continue
+                timer.tick = None
                 try:
-                    callback()
+                    timer.callback()
                 except (
                     Exception,
                     asyncio.CancelledError,
@@ -100,6 +117,6 @@ class Ticks:
                     context = {"message": "a timer's callback failed", "exception": bug}
                     self.loop.call_exception_handler(context)
         self._timer = None
-        if self._next:
-            at = self._next[0]
-            self._arm(at, self._ticks[at][0])
+        if following:
+            at = following[0]
+            self._arm(at, waiting[at][0])

@@ -150,7 +150,7 @@ class LifecycleEncoder:
             settled = self._memo.of(response)
         value = _SPLICER.value(response, settled)
         if response.output:
-            value["output"] = [self._item(item) for item in response.output]
+            value["output"] = list(map(self._item, response.output))
         if arm in _TERMINAL_ARMS:
             self._open.pop(response.id, None)
             self._items.clear()

@@ -16,7 +16,7 @@ import orjson
 from google.protobuf.message import Message
 from pydantic import ValidationError
 
-from turnwire._codec import CREDENTIALS, DecodeError, parse
+from turnwire._codec import CREDENTIALS, UNUSUAL, DecodeError, parse, quick_decoder
 from turnwire._codec.errors import kind_of_json, quoted
 from turnwire._codec.limits import MAX_INPUT_ITEMS
 from turnwire.v1.client_event_pb2 import ClientEvent, ResponseCreate, ResponseProcessed
@@ -53,6 +53,12 @@ _PLAIN = {
     shapes.ResponseCreateEvent: shapes.Plain(shapes.ResponseCreateEvent),
 }
 """The short look at what comes with every turn."""
+
+_QUICK: dict[type[Message], Callable[[Any], dict[str, Any]]] = {
+    ClientEvent: quick_decoder(ClientEvent),
+    ResponseCreate: quick_decoder(ResponseCreate),
+}
+"""What makes messages of what is plain, if it is usual too."""
 
 _NOT_FINITE = re.compile(r".?(NaN|-?Infinity)", re.DOTALL)
 """After the place that the parser gives, or one before it: it gets beyond a minus sign."""
@@ -162,8 +168,8 @@ class RequestDecoder:
             if isinstance(decoded_or_fault, Fault):
                 return decoded_or_fault
             decoded = decoded_or_fault
-        rest = {name: content for name, content in value.items() if name != "tools"}
-        message = _decode(shape, message_type, rest, event_id, stream_id)
+        del value["tools"]
+        message = _decode(shape, message_type, value, event_id, stream_id)
         if isinstance(message, ClientEvent):
             message.response_create.MergeFromString(decoded)
         elif isinstance(message, ResponseCreate):
@@ -238,10 +244,15 @@ def _decode(
     event_id: str | None,
     stream_id: str | None,
 ) -> AnyMessage | Fault:
-    is_plain = _PLAIN.get(shape)
+    is_plain, quick = _PLAIN.get(shape), _QUICK.get(message_type)
     try:
         if is_plain is None or not is_plain(value):
             shape.model_validate(value)
+        elif quick is not None:
+            try:
+                return message_type(**quick(value))
+            except UNUSUAL:
+                pass
         return parse(message_type, value)
     except ValidationError as error:
         return fault_of_shape(error, event_id, stream_id)

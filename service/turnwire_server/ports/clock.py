@@ -10,7 +10,14 @@ __all__ = ["Clock", "Timer"]
 
 
 class Timer(Protocol):
-    """A call that is due later."""
+    """Calls back when it is due, as often as it is started."""
+
+    def start(self, due: float) -> None:
+        """Call back at `due`, in seconds of the clock, once, and never in this very call.
+
+        If it was started before and that is not due yet, only the newest counts.
+        """
+        ...
 
     def cancel(self) -> None:
         """Let it not happen. Idempotent, also when it has happened."""
@@ -32,11 +39,9 @@ class Clock(Protocol):
         """Wait for `seconds`; cancelling is safe."""
         ...
 
-    def timers(
-        self, loop: asyncio.AbstractEventLoop
-    ) -> Callable[[float, Callable[[], object]], Timer]:
-        """Return what calls back on the running `loop`: told in how many seconds, and what.
+    def timer(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> Timer:
+        """Return what calls `callback` on the running `loop` whenever it was started and is due.
 
-        For waits per token, so its caller keeps it.
+        For waits per token: it is made once, and started for each of them. It holds `callback`.
         """
         ...

@@ -124,6 +124,17 @@ class OutputParser(Protocol):
         ...
 
 
+class TellsText(Protocol):
+    """What an `OutputParser` may be besides: most tokens are more text of an open message."""
+
+    def more_text(self, token: int) -> str | None:
+        """Return the text of the next id if that is nothing but more text of the open message.
+
+        Else None, and nothing was read: the id must be fed.
+        """
+        ...
+
+
 @runtime_checkable
 class CountsReasoning(Protocol):
     """An output parser that knows which ids were reasoning."""

@@ -56,13 +56,13 @@ async def commit(
 ) -> None:
     """End a turn whose generation is over: keep it, then send the terminal event."""
     events = _terminal(run, checked, finish)
-    response = run.assembler.response
-    if checked.is_stored:
+    response, settings = run.assembler.response, checked.settings
+    if settings.is_stored:
         # From here on it may be fetched, also if we die before it is settled.
         note_progress(run, response.usage)
     outcome: Outcome = no_outcome
     is_continuable = response.status != response_pb2.RESPONSE_STATUS_FAILED
-    if is_continuable and not checked.is_stored and run.record is None:
+    if is_continuable and not settings.is_stored and run.record is None:
         # Only its own session will ask for it, and not before the terminal event has left.
         outcome = partial(_continuation, run, checked, rendered, finish)
     elif is_continuable:
@@ -79,7 +79,7 @@ async def commit(
     if response.status == response_pb2.RESPONSE_STATUS_FAILED:
         await keep_failed(run)
     run.stages.mark("commit")
-    if checked.wants_timing:
+    if settings.wants_timing:
         shown = terminal_response(events[-1])
         assert shown is not None  # the last event is terminal
         run.stages.write(
@@ -87,7 +87,7 @@ async def commit(
             run.whole_prompt,
             cached=run.cached_tokens,
             output=run.output_tokens,
-            own=len(rendered.prompt.ids) - run.input_tokens,
+            own=0 if run.is_first_round else len(rendered.prompt.ids) - run.input_tokens,
         )
     end(run, outcome, events)
 
@@ -101,7 +101,7 @@ def end(run: TurnRun, outcome: Outcome, events: Sequence[Outgoing]) -> None:
         events: The last events; the last of them is the terminal event.
     """
     response = run.assembler.response
-    record = run.settled = _usage_record(run, status_of(response), response.usage)
+    record = run.settled = _usage_record(run, response, status_of(response), response.usage)
     run.services.ledger.settle(record)
     try:
         run.end(outcome, events)
@@ -112,14 +112,15 @@ def end(run: TurnRun, outcome: Outcome, events: Sequence[Outgoing]) -> None:
 def abandon(run: TurnRun) -> None:
     """Settle the usage of a turn that was cut off before its end: nobody will see one."""
     if run.has_begun and not run.is_over:
-        record = _usage_record(run, "cancelled", usage(run))
+        record = _usage_record(run, run.assembler.response, "cancelled", usage(run))
         run.services.ledger.settle(record)
         _close_later(run, record)
 
 
 def note_progress(run: TurnRun, used: response_pb2.Usage) -> None:
     """Note what a turn used until now, before its client is told so."""
-    run.services.ledger.progress(_usage_record(run, "in_progress", used))
+    response = run.assembler.response
+    run.services.ledger.progress(_usage_record(run, response, "in_progress", used))
 
 
 async def _keep(
@@ -202,20 +203,20 @@ def _screened(run: TurnRun, checked: CheckedCreate) -> Conversation:
 def usage(run: TurnRun) -> response_pb2.Usage:
     """Return what the turn used so far."""
     output_tokens, spent = run.output_tokens, run.spent
+    reasoning_tokens = _reasoning_tokens(run, output_tokens) if run.reasoning else 0
     return usage_of(
         input_tokens=run.input_tokens - run.unread_tokens + spent.input_tokens,
         cached_tokens=run.cached_tokens + spent.cached_tokens,
         output_tokens=output_tokens + spent.output_tokens,
-        reasoning_tokens=min(_reasoning_tokens(run), output_tokens) + spent.reasoning_tokens,
+        reasoning_tokens=reasoning_tokens + spent.reasoning_tokens,
     )
 
 
-def _reasoning_tokens(run: TurnRun) -> int:
+def _reasoning_tokens(run: TurnRun, output_tokens: int) -> int:
     """Return how many of the sampled ids were reasoning; an estimate where no parser counts."""
-    if not run.reasoning:
-        return 0
     counts = [each.reasoning_tokens for each in run.parsers if isinstance(each, CountsReasoning)]
-    return sum(counts) if counts else run.renderer.count("".join(run.reasoning))
+    count = sum(counts) if counts else run.renderer.count("".join(run.reasoning))
+    return min(count, output_tokens)
 
 
 def _close_later(run: TurnRun, record: UsageRecord) -> None:
@@ -228,15 +229,15 @@ def _close_later(run: TurnRun, record: UsageRecord) -> None:
 def _terminal(run: TurnRun, checked: CheckedCreate, finish: FinishReason) -> list[Outgoing]:
     """Return the last events, the terminal one included."""
     assembler, used, now = run.assembler, usage(run), run.services.clock.wall()
-    if run.is_refused:
-        return assembler.refuse(_refusal(run), used, completed_at=now)
     if run.verdict is not None and not run.verdict.allowed:
-        code = error_code(error_pb2.ERROR_REASON_INVALID_PROMPT)
-        return assembler.fail(code, run.verdict.refusal or FLAGGED, used)
-    if run.turn.is_cancelled and run.is_interrupted:
-        return assembler.fail(error_code(error_pb2.ERROR_REASON_SERVER_ERROR), _INTERRUPTED, used)
+        refusal = run.verdict.refusal or FLAGGED
+        if run.is_refused:
+            return assembler.refuse(refusal, used, completed_at=now)
+        return assembler.fail(error_code(error_pb2.ERROR_REASON_INVALID_PROMPT), refusal, used)
     if run.turn.is_cancelled:
-        return assembler.cancelled(used)
+        if not run.is_interrupted:
+            return assembler.cancelled(used)
+        return assembler.fail(error_code(error_pb2.ERROR_REASON_SERVER_ERROR), _INTERRUPTED, used)
     if run.cut_reason is not None:
         return assembler.incomplete(run.cut_reason, used)
     match finish:
@@ -257,13 +258,9 @@ def _terminal(run: TurnRun, checked: CheckedCreate, finish: FinishReason) -> lis
             return assembler.fail(code, "The engine stopped the generation.", used)
 
 
-def _refusal(run: TurnRun) -> str:
-    assert run.verdict is not None  # it refused
-    return run.verdict.refusal or FLAGGED
-
-
-def _usage_record(run: TurnRun, status: str, used: response_pb2.Usage) -> UsageRecord:
-    response = run.assembler.response
+def _usage_record(
+    run: TurnRun, response: response_pb2.Response, status: str, used: response_pb2.Usage
+) -> UsageRecord:
     return UsageRecord(
         response_id=response.id,
         tenant=run.tenant,

@@ -100,9 +100,9 @@ class Connection:
         if self._over.done():
             return
         if (
-            not self._has_resumed
+            event.HasField("turnwire_session_resume")
+            and not self._has_resumed
             and self.session.is_fresh
-            and event.HasField("turnwire_session_resume")
         ):
             self._resume(event)
         else:
@@ -307,12 +307,10 @@ class Connection:
 
     def _end_if_finished(self) -> None:
         """Be over when nothing is left to do and nothing may come."""
-        if self._over.done() or not self.session.is_idle:
+        if not self._is_half_closed and not self._is_draining:
             return
-        if self._is_half_closed:
-            self._over.set_result(Ending("finished"))
-        elif self._is_draining:
-            self._over.set_result(Ending("drain"))
+        if not self._over.done() and self.session.is_idle:
+            self._over.set_result(Ending("finished" if self._is_half_closed else "drain"))
 
     def _cut(
         self, reason: Literal["disconnected", "drain"], rejection: Rejection | None = None

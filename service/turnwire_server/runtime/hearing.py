@@ -10,7 +10,7 @@ from turnwire_server.ports.renderer import OutputParser
 from turnwire_server.runtime.outbox import Outlet
 from turnwire_server.session.assembly import ResponseAssembler
 from turnwire_server.session.events import Outgoing
-from turnwire_server.session.output import OutputPiece, ReasoningDelta
+from turnwire_server.session.output import OutputPiece, ReasoningDelta, TextDelta
 from turnwire_server.session.session import Session
 from turnwire_server.session.turns import Turn
 
@@ -22,7 +22,15 @@ class Hearing:
 
     # The members of a class stand together in memory, and those of its heirs behind them.
     __slots__ = (
-        *("_assembler", "_generation", "_monotonic", "_parser", "cut_reason", "is_exact"),
+        *(
+            "_assembler",
+            "_generation",
+            "_monotonic",
+            "_more_text",
+            "_parser",
+            "cut_reason",
+            "is_exact",
+        ),
         *("last_event_at", "outlet", "parsers", "reasoning", "sampled", "session", "turn"),
     )
 
@@ -55,6 +63,8 @@ class Hearing:
         """Deltas of reasoning."""
         self._assembler: ResponseAssembler | None = None
         self._parser: OutputParser | None = None
+        self._more_text: Callable[[int], str | None] | None = None
+        """Its own, if it is a `ports.TellsText`."""
         self._generation: Generation | None = None
 
     @property
@@ -76,6 +86,7 @@ class Hearing:
     def read_with(self, parser: OutputParser) -> None:
         """Let `parser` read what the model says from here on."""
         self._parser = parser
+        self._more_text = getattr(parser, "more_text", None)
         self.parsers.append(parser)
 
     def hear(self, ids: Sequence[int], *, is_last: bool = False) -> bool:
@@ -86,9 +97,15 @@ class Hearing:
         """
         if self.turn.steers:
             self.assembler.end_after_item()
+        if len(ids) == 1:
+            token, more_text = ids[0], self._more_text
+            self.sampled.append(token)
+            if more_text is not None and (text := more_text(token)) is not None:
+                return self._say_more(text, is_last=is_last)
+        else:
+            self.sampled.extend(ids)
         parser = self._parser
         assert parser is not None
-        self.sampled.extend(ids)
         has_room = self.say(parser.feed(ids), is_last=is_last)
         if parser.ending is not None:
             # The engine's step went on behind it: nobody is shown that, and nothing counts it.
@@ -96,6 +113,16 @@ class Hearing:
             self.is_exact = self.is_exact and parser.ending.is_exact
             self.stop_engine()
         return has_room
+
+    def _say_more(self, text: str, *, is_last: bool) -> bool:
+        """Queue the event of more text of a message, see `say`: most tokens are that."""
+        assembler = self._assembler
+        assert assembler is not None
+        delta = assembler.more_of_message(text)
+        if delta is None:
+            return self.say([TextDelta(text)], is_last=is_last)
+        self.last_event_at = self._monotonic()  # as `send` does
+        return self.outlet.send(delta)
 
     def say(self, pieces: Sequence[OutputPiece], *, is_last: bool = False) -> bool:
         """Queue the events of what the model said; return whether there is room for more.
@@ -107,7 +134,7 @@ class Hearing:
         assembler = self._assembler
         assert assembler is not None
         if len(pieces) == 1 and (delta := assembler.more_text(pieces[0])) is not None:
-            self.last_event_at = self._monotonic()  # as `send` does, for most tokens
+            self.last_event_at = self._monotonic()  # as `send` does
             return self.outlet.send(delta)
         for piece in pieces:
             if isinstance(piece, ReasoningDelta):

@@ -47,7 +47,8 @@ def prepare(
     """
     # One byte of the wire per token is so far below the bound that the ids which were added since
     # cannot reach it; to measure the whole create again takes longer.
-    if wire_bytes is None or wire_bytes > checked.context_length or checked.is_filled:
+    context = checked.context_length
+    if wire_bytes is None or wire_bytes > context or checked.is_filled:
         rejection = _check_size(checked)
         if rejection is not None:
             return rejection
@@ -55,7 +56,7 @@ def prepare(
     rendered = render(checked, request)
     if isinstance(rendered, Rejection):
         return rendered
-    if _fits(checked, rendered):
+    if len(rendered.prompt.ids) < context:
         return Ready(checked, request, rendered)
     if checked.create.truncation == "auto":
         return _truncated(checked, parent, request) or _too_long(checked, rendered)
@@ -97,10 +98,6 @@ def render(checked: CheckedCreate, request: RenderRequest) -> Rendered | Rejecti
         return Rejection(error_pb2.ERROR_REASON_INVALID_PROMPT, str(failure), param="input")
 
 
-def _fits(checked: CheckedCreate, rendered: Rendered) -> bool:
-    return len(rendered.prompt.ids) < checked.context_length
-
-
 def _too_long(checked: CheckedCreate, rendered: Rendered) -> Rejection:
     return Rejection(
         error_pb2.ERROR_REASON_CONTEXT_LENGTH_EXCEEDED,
@@ -131,7 +128,7 @@ def _truncated(
         rendered = render(checked, shorter)
         if isinstance(rendered, Rejection):
             return rendered
-        if _fits(checked, rendered):
+        if len(rendered.prompt.ids) < context:
             best = dropped, shorter, rendered
         if len(rendered.prompt.ids) <= limit:
             most = dropped - 1

@@ -62,6 +62,8 @@ async def resolve_parent(
     lineage = check_lineage(turn.create)
     if lineage is not None:
         return lineage
+    if turn.parent is not None:  # pinned when the create was enqueued
+        return Parent(turn.parent.conversation, turn.parent.prompt)
     parent_id = turn.previous_response_id
     if parent_id is None:
         conversation_id = conversation_id_of(turn.create)
@@ -69,8 +71,6 @@ async def resolve_parent(
             return Parent()
         record = await conversations.claim(conversation_id, tenant=tenant)
         return record if isinstance(record, Rejection) else Parent.of(record)
-    if turn.parent is not None:  # pinned when the create was enqueued
-        return Parent(turn.parent.conversation, turn.parent.prompt)
     return await stored_parent(parent_id, store, tenant)
 
 

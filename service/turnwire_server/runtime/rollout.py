@@ -29,7 +29,7 @@ __all__ = ["next_round"]
 async def next_round(
     run: TurnRun, checked: CheckedCreate, rendered: Rendered, finish: FinishReason
 ) -> tuple[CheckedCreate, Rendered, RenderRequest] | None:
-    """Pause the turn if its model waits for outputs; return what goes on with them.
+    """Pause a rollout if its model waits for outputs; return what goes on with them.
 
     Args:
         run: The turn, whose generation is over.
@@ -38,7 +38,7 @@ async def next_round(
         finish: Why it stopped.
 
     Returns:
-        None when the response ends here: no rollout, nothing to wait for, or nothing came.
+        None when the response ends here: nothing to wait for, or nothing came.
     """
     if not _pauses(run, checked, finish):
         return None
@@ -66,7 +66,7 @@ async def next_round(
 
 
 def _pauses(run: TurnRun, checked: CheckedCreate, finish: FinishReason) -> bool:
-    if not run.turn.create.rollout or run.turn.is_cancelled or not run.is_cleared:
+    if run.turn.is_cancelled or not run.is_cleared:
         return False
     if finish != "stop" and run.cut_reason is None:
         return False

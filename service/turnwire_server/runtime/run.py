@@ -160,9 +160,12 @@ class TurnRun(Hearing):
     @property
     def input_tokens(self) -> int:
         """Tokens of the newest prompt that the response did not sample itself; after `begin`."""
-        assert self._rendered is not None and self._first is not None
-        given = len(self._rendered.prompt.ids) - self.sampled_before
-        return max(given, len(self._first.prompt.ids))  # a template may drop what was sampled
+        rendered, first = self._rendered, self._first
+        assert rendered is not None and first is not None
+        if rendered is first:  # and nothing was sampled before
+            return len(first.prompt.ids)
+        given = len(rendered.prompt.ids) - self.sampled_before
+        return max(given, len(first.prompt.ids))  # a template may drop what was sampled
 
     @property
     def output_tokens(self) -> int:
@@ -258,23 +261,15 @@ class TurnRun(Hearing):
 
     def refuse(self, rejection: Rejection) -> None:
         """End the turn by its refusal, an `error` event mostly: nothing began."""
-        self._finish(no_outcome, refusal_events(self.turn, rejection), None)
+        self.end(no_outcome, refusal_events(self.turn, rejection))
 
     def end(self, outcome: Outcome, events: Sequence[Outgoing]) -> None:
         """End the turn.
 
         Args:
             outcome: Returns what continues it, None when it failed.
-            events: The last events; the last of them is the terminal event.
+            events: The last events; the last of them is the terminal event, if it has begun.
         """
-        self._finish(outcome, events, self.assembler.response)
-
-    def _finish(
-        self,
-        outcome: Outcome,
-        events: Sequence[Outgoing],
-        response: response_pb2.Response | None,
-    ) -> None:
         self.is_over = True
         is_alone = self.is_alone
         last = events[-1] if events else None
@@ -287,7 +282,7 @@ class TurnRun(Hearing):
             self.session.end_turn(self.turn, outcome(), last)
             self._release()
             if not self.over.done():  # whoever waited for it may have cancelled it
-                self.over.set_result(response)
+                self.over.set_result(self._assembler.response if self._assembler else None)
             self._on_over(self)
 
     def abandon(self) -> None:

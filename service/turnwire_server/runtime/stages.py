@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from turnwire.v1 import response_pb2
+from collections import defaultdict
+
+from turnwire.v1.response_pb2 import Timing, TimingTokens
 from turnwire_server.ports.clock import Clock
 from turnwire_server.ports.renderer import Rendered
 
@@ -17,15 +19,14 @@ class Stages:
     def __init__(self, clock: Clock, received_at: float) -> None:
         """Start with the time since `received_at`, which was the stage `queue`."""
         self._clock = clock
-        self._last = received_at
-        self.seconds: dict[str, float] = {}
+        self._last = now = clock.monotonic()
+        self.seconds: defaultdict[str, float] = defaultdict(float, queue=now - received_at)
         """Stage -> seconds."""
-        self.mark("queue")
 
     def mark(self, stage: str) -> None:
         """End a stage; the same name again adds up."""
         now = self._clock.monotonic()
-        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last
+        self.seconds[stage] += now - self._last
         self._last = now
 
     def skip(self) -> None:
@@ -34,7 +35,7 @@ class Stages:
 
     def write(
         self,
-        timing: response_pb2.Timing,
+        timing: Timing,
         rendered: Rendered,
         *,
         cached: int,
@@ -50,21 +51,25 @@ class Stages:
             output: Tokens that were sampled.
             own: Tokens of the prompt that the response sampled itself.
         """
-        overhead = 0.0
-        for stage, seconds in self.seconds.items():
-            setattr(timing, _MEMBERS[stage], seconds * 1e3)
-            if stage not in _INFERENCE:
-                overhead += seconds
-        timing.overhead_ms = overhead * 1e3
-        timing.rerender_reason = rendered.rerender_reason
-        tokens = timing.tokens
-        tokens.input = len(rendered.prompt.ids) - own
-        tokens.rendered = rendered.rendered_tokens
-        # When the head was rendered again, what the client sent are the tokens behind it.
-        head = rendered.prompt.head_length if rendered.rerender_reason else 0
-        tokens.sent = max(0, rendered.rendered_tokens - head)
-        tokens.cached = min(cached, tokens.input)
-        tokens.output = output
+        seconds, prompt, reason = self.seconds, rendered.prompt, rendered.rerender_reason
+        inference = seconds.get("prefill", 0.0) + seconds.get("decode", 0.0)
+        overhead = max(0.0, sum(seconds.values()) - inference)  # a sum is not exact
+        given, fresh = len(prompt.ids) - own, rendered.rendered_tokens
+        timing.CopyFrom(
+            Timing(
+                **{_MEMBERS[stage]: each * 1e3 for stage, each in seconds.items()},
+                overhead_ms=overhead * 1e3,
+                rerender_reason=reason,
+                tokens=TimingTokens(
+                    input=given,
+                    # When the head was rendered again, what was sent are the tokens behind it.
+                    sent=max(0, fresh - prompt.head_length) if reason else fresh,
+                    rendered=fresh,
+                    cached=cached if cached < given else given,
+                    output=output,
+                ),
+            )
+        )
 
 
 _MEMBERS = {
@@ -81,5 +86,3 @@ _MEMBERS = {
     )
 }
 """Stages, and what shows them."""
-_INFERENCE = frozenset({"prefill", "decode"})
-"""Those in which the turn waits for its engine."""

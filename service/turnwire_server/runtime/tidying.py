@@ -41,6 +41,7 @@ class Tidying:
         clock: Clock,
         worked: Callable[[], float],
         rest_one: Callable[[], bool],
+        is_due: Callable[[], bool],
         give_back: Callable[[], None],
     ) -> None:
         """Make it; `run` does the work.
@@ -49,9 +50,11 @@ class Tidying:
             clock: Time.
             worked: Returns the seconds of CPU that the process has used.
             rest_one: Compresses one session that rests; returns False when there is none.
+            is_due: Asked at every look: whether there is more to give back than work tells.
             give_back: Gives freed memory back; blocks.
         """
         self._rest_one = rest_one
+        self._is_due = is_due
         self._give_back = give_back
         self._clock = clock
         self._worked = worked
@@ -93,7 +96,8 @@ class Tidying:
         now, worked = self._clock.monotonic(), self._worked()
         is_quiet = worked - self._worked_then < _QUIET * (now - self._looked_at)
         self._looked_at, self._worked_then = now, worked
-        is_worth_it = self._has_rested or worked - self._since >= _WORTH_S
+        is_due = self._is_due()
+        is_worth_it = is_due or self._has_rested or worked - self._since >= _WORTH_S
         if not is_quiet or not is_worth_it or now < self._not_before:
             return is_quiet
         self._give_back()

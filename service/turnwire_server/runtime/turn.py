@@ -128,8 +128,8 @@ async def _story(run: TurnRun) -> None:
         parser = parser or begin_generation(run, checked, rendered, request)
         finish = await _generate(run, parser)
 
-    while (following := await next_round(run, checked, rendered, finish)) is not None:
-        checked, rendered, request = following  # a rollout whose calls were answered
+    while turn.create.rollout and (following := await next_round(run, checked, rendered, finish)):
+        checked, rendered, request = following  # its calls were answered
         begin_screening(run, checked, instructions="")
         finish = await _generate(run, begin_generation(run, checked, rendered, request))
 
@@ -184,8 +184,8 @@ async def _generate(run: TurnRun, parser: OutputParser) -> FinishReason:
         if finish != "stop" and parser.ending is None:
             run.is_exact = False  # cut amid the markup that closes its last call
         finish = "stop"
-    if run.is_cleared and run.cut_reason is None:
-        run.say(parser.finish(finish), is_last=True)
+    if run.is_cleared and run.cut_reason is None and (rest := parser.finish(finish)):
+        run.say(rest, is_last=True)
     run.stages.mark("decode")
     return finish
 

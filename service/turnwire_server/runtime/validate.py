@@ -16,11 +16,12 @@ from turnwire_server.runtime.known_settings import (
 from turnwire_server.runtime.prompts import PromptTemplates, StoredPrompt
 from turnwire_server.runtime.registry import ModelRegistry, ServedModel
 from turnwire_server.runtime.resolve import FindItem, Parent
+from turnwire_server.session.checked_input import check_message_alone
 from turnwire_server.session.configuration import apply_configuration
 from turnwire_server.session.conversation import Conversation
 from turnwire_server.session.create_rules import check_create, check_own
 from turnwire_server.session.errors import Rejection
-from turnwire_server.session.item_rules import CheckedInput, ItemRules
+from turnwire_server.session.item_rules import ItemRules
 from turnwire_server.session.sealed import Unseal, unseals_nothing
 from turnwire_server.session.shown import shown_items
 from turnwire_server.session.tool_choice import CheckedChoice
@@ -74,7 +75,7 @@ class CheckedCreate:
     @property
     def is_filled(self) -> bool:
         """Whether a template or a configuration may have made the create longer than it came."""
-        return self.create.HasField("prompt") or bool(self.conversation.configuration)
+        return bool(self.conversation.configuration) or self.create.HasField("prompt")
 
     @property
     def takes_steers(self) -> bool:
@@ -83,11 +84,6 @@ class CheckedCreate:
         if self.is_warm_up or create.HasField("conversation") or create.context_management:
             return False
         return self.model.takes_steers
-
-    @property
-    def wants_timing(self) -> bool:
-        """Whether the terminal event says where the time went."""
-        return self.settings.wants_timing
 
     @property
     def is_stored(self) -> bool:
@@ -106,12 +102,12 @@ class CheckedCreate:
         """Return what the renderer gets."""
         is_covered = self.covered is not None
         return RenderRequest(
-            new_items=self.shown(self.items[self.covered or 0 :]),
+            new_items=shown_items(self.items[self.covered or 0 :], self.unseal),
             history=lambda: [] if is_covered else self.shown(parent.conversation.items()),
             previous=None if is_covered else parent.prompt,
             instructions=self.create.instructions,
             tools=self.tools,
-            force=self.force,
+            force=self.force if self.choice.mode == "required" else None,
             text_format=self.text_format,
             parallel_calls=self.settings.is_parallel,
             generate=not self.is_warm_up,
@@ -190,9 +186,12 @@ class Validator:
             is_warm_up: Whether nothing is to be generated.
             before: Messages, checked already, to be put before its input.
         """
-        templated = self._prompts.apply(create, is_first=not parent.conversation.item_count)
-        if isinstance(templated, Rejection):
-            return templated
+        if create.HasField("prompt"):
+            is_first = not parent.conversation.item_count
+            templated = self._prompts.apply(create, is_first=is_first)
+            if isinstance(templated, Rejection):
+                return templated
+            before = (*templated, *before)
         model = self._models.find(create.model)
         settings = self._settings.find(create, model, parent.conversation.added_tools)
         check = check_create if settings is None else check_own
@@ -202,20 +201,28 @@ class Validator:
         if isinstance(model, Rejection):
             return model
 
-        rules = ItemRules(
-            self._new_id,
-            find_item,
-            self._tools,
-            is_strict=self._strict,
-            unseal=self._unseal,
-            takes_images=(settings.engine if settings else model.engine.info).images,
-        )
-        given = rules.check(
-            create.input if create.HasField("input") else None,
+        given = check_message_alone(
+            create.input,
             parent.conversation,
+            self._new_id,
             outputs_required=not is_warm_up,
-            before=(*templated, *before),
+            before=before,
         )
+        if given is None:
+            rules = ItemRules(
+                self._new_id,
+                find_item,
+                self._tools,
+                is_strict=self._strict,
+                unseal=self._unseal,
+                takes_images=(settings.engine if settings else model.engine.info).images,
+            )
+            given = rules.check(
+                create.input if create.HasField("input") else None,
+                parent.conversation,
+                outputs_required=not is_warm_up,
+                before=before,
+            )
         if isinstance(given, Rejection):
             return given
         if given.wants_compaction and is_warm_up:
@@ -224,7 +231,9 @@ class Validator:
                 "A compaction generates; it cannot be a warm-up.",
                 param="generate",
             )
-        conversation = _extended(parent.conversation, given)
+        conversation = parent.conversation.extended(given.items)
+        if given.is_covering:  # a compaction takes the place of what it covers
+            conversation = conversation.replaced_by(given.items[given.covered :])
         if conversation.configuration:
             apply_configuration(create, conversation.configuration)
             settings = None
@@ -279,9 +288,3 @@ class Validator:
         if not isinstance(settings, Rejection) and not conversation.configuration:
             self._settings.add(create, conversation.added_tools, settings)
         return settings
-
-
-def _extended(conversation: Conversation, given: CheckedInput) -> Conversation:
-    """Return `conversation` with the new items; a compaction takes the place of what it covers."""
-    extended = conversation.extended(given.items)
-    return extended.replaced_by(given.items[given.covered :]) if given.is_covering else extended

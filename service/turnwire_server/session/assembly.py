@@ -231,7 +231,7 @@ class ResponseAssembler(OpenText):
             return self.incomplete("max_output_tokens", usage)
         self._move(ResponseTrigger.END)
         events: list[Outgoing] = []
-        if self._next_index() == self._round_start:
+        if self._open is None and len(self.response.output) == self._round_start:
             self._switch_to(OpenMessage(self._new_id("msg_"), self._round_start), events)
         events += self._close(item_pb2.ITEM_STATUS_COMPLETED)
         self.response.completed_at.seconds = completed_at

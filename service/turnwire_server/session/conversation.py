@@ -40,6 +40,8 @@ _OFFERS = frozenset({"additional_tools", "tool_search_output"})
 _NO_CALLS: Mapping[str, str] = MappingProxyType({})
 _MAX_USER_TEXT = 4096
 
+_serialized = item_pb2.Item.SerializeToString
+
 
 def item_text(content: content_pb2.Content) -> str:
     """Return the text of a content, its parts joined without a separator."""
@@ -117,9 +119,11 @@ class Conversation:
         for item in items:
             arm = item.WhichOneof("item")
             if arm == "message":
-                if item.message.role == "user":
+                message = item.message
+                if message.role == "user":
                     tool_outputs = 0
-                    user_text = item_text(item.message.content)[:_MAX_USER_TEXT]
+                    content = message.content
+                    user_text = (content.text or item_text(content))[:_MAX_USER_TEXT]
                 continue
             calls = calls or OpenCalls(self)
             calls.read(item)
@@ -129,7 +133,7 @@ class Conversation:
                 tools += tuple(tool.SerializeToString() for tool in getattr(item, arm).tools)
             elif arm == "configuration_update":
                 configuration = _updated(configuration, item.configuration_update)
-        encoded = tuple(item.SerializeToString() for item in items)
+        encoded = tuple(map(_serialized, items))
         return Conversation(
             parent=self,
             own_items=packable(encoded),

@@ -10,6 +10,12 @@ from google.protobuf.message import Message
 
 from turnwire._codec.limits import MAX_INPUT_ITEMS
 from turnwire.v1 import client_event_pb2, content_pb2, error_pb2, item_pb2, response_pb2, tool_pb2
+from turnwire_server.session.checked_input import (
+    ROLES,
+    CheckedInput,
+    check_answered,
+    check_message_alone,
+)
 from turnwire_server.session.configuration import check_update
 from turnwire_server.session.conversation import Conversation, OpenCalls, call_key
 from turnwire_server.session.errors import Rejection, quoted
@@ -24,7 +30,6 @@ from turnwire_server.session.tool_rules import ToolCatalogue
 
 __all__ = ["CheckedInput", "ItemRules"]
 
-_ROLES = frozenset({"user", "assistant", "system", "developer"})
 _INPUT_PARTS = frozenset({"input_text", "text"})
 _ASSISTANT_PARTS = frozenset({"output_text", "refusal"})
 _OUTPUT_PARTS = _INPUT_PARTS | {"output_text"}
@@ -95,21 +100,6 @@ _KEY_MEMBER: Mapping[str, str] = MappingProxyType(
 
 
 @dataclass(slots=True)  # not frozen: made per turn
-class CheckedInput:
-    """The new items of a create, each with an id."""
-
-    items: tuple[item_pb2.Item, ...]
-    warnings: tuple[response_pb2.Warning, ...] = ()
-    covered: int = 0
-    """How many of `items` come before a compaction that stands in their place, and in that of
-    the whole conversation before them; 0 when there is none."""
-    is_covering: bool = False
-    """Whether there is such a compaction: `items[covered]`."""
-    wants_compaction: bool = False
-    """Whether a `compaction_trigger` came last; it is not among `items`."""
-
-
-@dataclass(slots=True)  # not frozen: made per turn
 class ItemRules:
     """The rules, with what they need from outside."""
 
@@ -140,12 +130,18 @@ class ItemRules:
             outputs_required: Whether every open call must be answered (not for a warm-up).
             before: Messages, checked already, to be put before the input; paths do not count them.
         """
-        if given is not None and (text := given.text):  # what most turns are
-            rejection = _check_answered(conversation.open_calls) if outputs_required else None
-            return rejection or CheckedInput((*before, self._user_message(text)))
+        alone = check_message_alone(
+            given,
+            conversation,
+            self.new_id,
+            outputs_required=outputs_required,
+            before=before,
+        )
+        if alone is not None:
+            return alone
+        listed: Sequence[item_pb2.Item] = () if given is None else given.items.items
         checked: list[item_pb2.Item] = []
         warnings: list[response_pb2.Warning] = []
-        listed: Sequence[item_pb2.Item] = () if given is None else given.items.items
         if len(listed) > MAX_INPUT_ITEMS:
             return _invalid("input", f"The input has more than {MAX_INPUT_ITEMS} items.")
         covered, is_covering = 0, False
@@ -183,14 +179,6 @@ class ItemRules:
             wants_compaction=wants_compaction,
         )
 
-    def _user_message(self, text: str) -> item_pb2.Item:
-        """Return the message that a text as the whole input stands for; it keeps all rules."""
-        item = item_pb2.Item()
-        message = item.message
-        message.id, message.role = self.new_id(_ID_PREFIX["message"]), "user"
-        message.content.parts.parts.add().input_text.text = text
-        return item
-
     def _resolve(self, item: item_pb2.Item, path: str) -> item_pb2.Item | Rejection:
         """Return the item that is meant, with an id: a reference is replaced by its item."""
         arm = item.WhichOneof("item")
@@ -215,8 +203,8 @@ class ItemRules:
                 param=f"{path}.type",
             )
         value = getattr(item, arm)
-        rejection = _required(value, path, *_REQUIRED.get(arm, ()))
-        if rejection is not None:
+        required = _REQUIRED.get(arm)
+        if required and (rejection := _required(value, path, *required)) is not None:
             return rejection
         if arm == "local_shell_call_output" and not call_key(item):
             return _missing(f"{path}.call_id", "The item needs a call_id.")
@@ -282,26 +270,26 @@ class ItemRules:
         )
 
     def _check_message(self, message: item_pb2.MessageItem, path: str) -> Rejection | None:
-        if not message.role:
+        role = message.role
+        if not role:
             return _missing(f"{path}.role", "A message needs a role.")
-        if message.role not in _ROLES:
+        if role not in ROLES:
             return _invalid(
                 f"{path}.role",
-                f"{quoted(message.role)} is not one of 'user', 'assistant', 'system' and "
-                "'developer'.",
+                f"{quoted(role)} is not one of 'user', 'assistant', 'system' and 'developer'.",
             )
         path = f"{path}.content"
         allowed = self._given(_INPUT_PARTS)
-        if message.role == "assistant":
+        if role == "assistant":
             allowed = _ASSISTANT_PARTS if self.is_strict else _ASSISTANT_PARTS | _INPUT_PARTS
         if message.content.WhichOneof("value") is None:
-            if message.role != "assistant":
+            if role != "assistant":
                 return _missing(path, "A message needs content.")
             message.content.parts.SetInParent()  # An assistant may have said nothing.
         rejection = _check_parts(message.content.parts.parts, path, allowed)
         if rejection is not None:
             return rejection
-        if message.role != "assistant" and not has_content(message.content):
+        if role != "assistant" and not has_content(message.content):
             if message.content.parts.parts:  # A message of the contract cannot tell "" from none.
                 return _missing(f"{path}[0].text", "The text of the content is missing or empty.")
             return _invalid(path, "The content is empty.")
@@ -361,15 +349,7 @@ def _check_pairs(
             if arm == "mcp_approval_response"
             else f"The {kind} {call_id} is there already and has no output yet.",
         )
-    return _check_answered(calls.open) if outputs_required else None
-
-
-def _check_answered(open_calls: Mapping[str, str]) -> Rejection | None:
-    if not open_calls:
-        return None
-    call_id, output = next(iter(open_calls.items()))
-    kind = output.removesuffix("_output").replace("_", " ")
-    return _invalid("input", f"No tool output found for {kind} {call_id[:80]}.")
+    return check_answered(calls.open) if outputs_required else None
 
 
 def _required(value: Message, path: str, *names: str) -> Rejection | None:

@@ -116,12 +116,15 @@ class Lanes:
         if ready is None:
             return None
         self.withdraw(ready)
-        self.run(ready)
+        self._running[ready.lane] = ready
         return ready
 
-    def run(self, turn: Turn) -> None:
-        """Note that a turn runs, whose lane is free and which does not wait."""
+    def run_if_idle(self, turn: Turn) -> bool:
+        """Let a turn run at once if nothing runs and nothing waits; return whether it does."""
+        if self._running or self.queued:
+            return False
         self._running[turn.lane] = turn
+        return True
 
     def withdraw(self, turn: Turn) -> None:
         """Take a waiting turn out of its lane."""

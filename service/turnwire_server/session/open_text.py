@@ -23,10 +23,14 @@ class OpenText:
         self._sequence_number = 0
 
     def more_text(self, piece: OutputPiece) -> Delta | None:
-        """Return the event of more text of the message (most tokens), None for anything else."""
+        """Return the event of more text of the message, None for anything else."""
+        return self.more_of_message(piece.text) if isinstance(piece, TextDelta) else None
+
+    def more_of_message(self, text: str) -> Delta | None:
+        """Return the event of more text of the message (most tokens), None if none is open."""
         item = self._open
-        if isinstance(piece, TextDelta) and isinstance(item, OpenMessage) and self._state is _OPEN:
-            return self._delta(item, piece.text)
+        if isinstance(item, OpenMessage) and self._state is _OPEN:
+            return self._delta(item, text)
         return None
 
     def _delta(self, item: OpenItem, text: str) -> Delta:

@@ -121,8 +121,7 @@ class Schedule:
             refusal=refusal or self._closed,
         )
         self._pin_parent(turn)
-        if self._lanes.is_idle:  # As most creates find them: nobody has to queue.
-            self._lanes.run(turn)
+        if self._lanes.run_if_idle(turn):  # As most creates find them: nobody has to queue.
             self.repeats.add(event_id)
             self._start(turn)
             return

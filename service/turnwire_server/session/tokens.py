@@ -59,13 +59,6 @@ class TokenIds(Sequence[int]):
         self._buffer = IdBuffer(own)
         self._length = len(own)
 
-    @classmethod
-    def _view(cls, buffer: IdBuffer, length: int) -> TokenIds:
-        view = cls.__new__(cls)
-        view._buffer = buffer
-        view._length = length
-        return view
-
     def extended(self, ids: Iterable[int]) -> TokenIds:
         """Return these ids followed by `ids`; this view stays as it is."""
         buffer = self._buffer
@@ -74,7 +67,9 @@ class TokenIds(Sequence[int]):
             known = known[: self._length]
             buffer = IdBuffer(known)
         known.extend(ids)
-        return TokenIds._view(buffer, len(known))
+        view = TokenIds.__new__(TokenIds)
+        view._buffer, view._length = buffer, len(known)
+        return view
 
     def pack(self) -> None:
         """Compress the buffer until any view of it is used again."""

@@ -115,7 +115,7 @@ class Turn:
     @property
     def steered_items(self) -> list[item_pb2.Item]:
         """The messages of the steers that it applies, in order."""
-        return [item for steer in self.applies for item in steer.items]
+        return [item for steer in self.applies for item in steer.items] if self.applies else []
 
     @property
     def is_warm_up(self) -> bool:

@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from functools import partial
 from typing import Any, cast
-from weakref import WeakMethod
+from weakref import ref
 
 from aiohttp import http_exceptions, web
 from aiohttp.http import RawRequestMessage
@@ -88,7 +87,7 @@ class _Protocol(web.RequestHandler):
         if told is not None:
             # aiohttp's would be a cycle, which keeps a connection that is over until the next
             # full collection.
-            named["data_received_cb"] = partial(_call_if_there, WeakMethod(told))
+            named["data_received_cb"] = _call_while_there(told)
         self._frames = MaskGuard(parser, can_take=told is not None)
         super().set_parser(cast(Any, self._frames), *options, **named)
 
@@ -135,10 +134,16 @@ class _Protocol(web.RequestHandler):
         """Log nothing: it is only for work on aiohttp itself."""
 
 
-def _call_if_there(method: WeakMethod[Callable[[], None]]) -> None:
-    call = method()
-    if call is not None:
-        call()
+def _call_while_there(method: Any) -> Callable[[], None]:
+    """Return what calls a method for as long as something else holds its object."""
+    owner, function = ref(method.__self__), method.__func__
+
+    def call() -> None:
+        there = owner()
+        if there is not None:
+            function(there)
+
+    return call
 
 
 class _Server(web.Server):

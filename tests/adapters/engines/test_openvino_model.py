@@ -388,6 +388,16 @@ async def test_a_constraint_that_cannot_be_enforced_fails_its_own_turn_only(
     assert len(joined(await steps_of(other))) > 0
 
 
+def text_of(renderer, ids, *, with_markup: bool = False) -> str:
+    tokenizer = renderer._tokenizer
+    return b"".join(
+        tokenizer.token_text(token).encode()
+        if with_markup and tokenizer.is_special(token)
+        else tokenizer.token_bytes(token)
+        for token in ids
+    ).decode()
+
+
 async def test_turns_keep_their_ids_and_render_only_what_is_new(engine, renderer):
     history: list[item_pb2.Item] = []
     previous: Prompt | None = None
@@ -399,18 +409,18 @@ async def test_turns_keep_their_ids_and_render_only_what_is_new(engine, renderer
         cold = renderer.render(
             RenderRequest([*history, user(text)], list, instructions="Be brief.")
         )
-        assert rendered.prompt.ids == cold.prompt.ids
+        # A model may say a text in other ids than its tokenizer makes of it. They stay as they are.
+        warm = text_of(renderer, rendered.prompt.ids, with_markup=True)
+        assert warm == text_of(renderer, cold.prompt.ids, with_markup=True)
         if previous is not None:
+            assert list(rendered.prompt.ids[: len(previous.ids)]) == list(previous.ids)
             assert rendered.rendered_tokens == len(rendered.prompt.ids) - len(previous.ids) - len(
                 previous.tail
             )
         steps = await steps_of(engine.generate(request(renderer, rendered.prompt.ids, most=40)))
         ids = joined(steps)
         previous = renderer.sampled(rendered, ids, steps[-1].finish)
-        said = b"".join(map(renderer._tokenizer.token_bytes, ids)).decode()
-        assert renderer._tokenizer.encode(said) == [
-            token for token in ids if token not in renderer.stop_ids
-        ]
+        said = text_of(renderer, ids)
         history += [
             user(text),
             item_pb2.Item(

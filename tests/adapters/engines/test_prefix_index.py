@@ -89,10 +89,23 @@ def test_no_ids_are_kept_alive() -> None:
     index = PrefixIndex()
     ids = TokenIds(range(128))
     turn(index, ids)
+    index.catch_up()
     reference = ids.buffer_reference()
     del ids
     gc.collect()
     assert reference() is None
+
+
+def test_what_was_generated_is_remembered_when_it_is_asked_for_or_when_there_is_time() -> None:
+    index = PrefixIndex()
+    match = index.look_up(ids := TokenIds(range(64)))
+    index.prefilled(match, ids)
+    index.generated(match, ids, range(64, 128))
+    assert len(index._blocks) == 1
+    index.catch_up()
+    assert len(index._blocks) == 2
+    index.generated(match, ids, range(64, 192))
+    assert index.look_up(TokenIds(range(300))).cached == 192
 
 
 def test_an_older_view_of_a_longer_buffer_is_cached_too() -> None:

@@ -62,3 +62,14 @@ def test_any_split_gives_what_decoding_at_once_gives(chunks: list[bytes]) -> Non
     detokenizer = byte_detokenizer()
     text = "".join(detokenizer.feed(chunk) for chunk in chunks) + detokenizer.finish()
     assert text == b"".join(chunks).decode("utf-8", "replace")
+
+
+def test_an_id_of_whole_characters_may_be_taken_alone_and_no_other() -> None:
+    detokenizer = Detokenizer(
+        {1: b"word", 2: "삶".encode(), 3: b"\xf0\x9f", 4: b"\x98\x80", 5: b""}.get
+    )  # type: ignore[arg-type]
+    assert [detokenizer.whole(token) for token in (1, 2, 3, 4, 5)] == ["word", "삶", "", "", ""]
+    assert detokenizer.feed([3]) == ""
+    assert [detokenizer.whole(token) for token in (1, 4)] == ["", ""]
+    assert detokenizer.feed([4]) == "😀"
+    assert detokenizer.whole(1) == "word"

@@ -416,6 +416,43 @@ def test_text_is_counted_in_tokens() -> None:
     assert RENDERER.stop_ids == {IM_END}
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Plain words, one after the other.",
+        "A line,\n\n  and blanks  behind it.  ",
+        "😀 and 삶 are cut 🙂",
+        'Text. <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call> more < text',
+        "<think>so\nmuch</think>Said.",
+        "",
+    ],
+)
+def test_text_that_is_told_id_by_id_is_what_feeding_gives(said: str) -> None:
+    request = RenderRequest(new_items=[message("user", "Hi")], history=list, tools=TOOLS)
+    rendered = RENDERER.render(request)
+    fed, told = RENDERER.parser(request, rendered), RENDERER.parser(request, rendered)
+    for token in [*sim_tokens().encode_template(said), IM_END]:
+        text = told.more_text(token)
+        pieces = told.feed([token]) if text is None else [TextDelta(text)]
+        assert list(pieces) == list(fed.feed([token]))
+        assert told.reasoning_tokens == fed.reasoning_tokens
+        assert (told.done, told.ending) == (fed.done, fed.ending)
+    assert list(told.finish("stop")) == list(fed.finish("stop"))
+
+
+def test_text_amid_a_message_is_told_and_all_else_must_be_fed() -> None:
+    request = RenderRequest(new_items=[message("user", "Hi")], history=list, tools=TOOLS)
+    parser = RENDERER.parser(request, RENDERER.render(request))
+    words = sim_tokens().encode("Two words")
+    assert parser.more_text(words[0]) is None  # nothing is open yet
+    assert parser.feed(words[:1]) == [TextDelta("Two")]
+    assert parser.more_text(words[1]) == " words"
+    for other in (*sim_tokens().vocabulary.encode_bytes("😀".encode())[:1], IM_END):
+        assert parser.more_text(other) is None
+    for other in ("\n", "<tool_call>"):
+        assert parser.more_text(sim_tokens().encode_template(other)[0]) is None
+
+
 @pytest.mark.parametrize("step", [1, 3, 1000])
 def test_ids_behind_the_one_call_allowed_are_not_kept(step: int) -> None:
     asked, called = message("user", "go"), call('{"a": 1}')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeAlias
 
 import orjson
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -18,6 +18,14 @@ __all__ = ["Encode", "dumps", "members_of", "to_value"]
 
 Encode = Callable[[Any], Any]
 """From what protobuf holds to what JSON shows."""
+
+_Member: TypeAlias = tuple[str, Encode | None]
+"""Name of a member, and its encoder; None when JSON shows the value as it is."""
+
+_LEAST_PLAIN = 2
+"""So many members are worth being read in one call."""
+_MOST_ASKED = 2
+"""Of more members that may be absent, protobuf finds those that are not sooner."""
 
 _by_type: dict[type[Message], Encode] = {}
 """Encoders of the types that were encoded by themselves."""
@@ -37,7 +45,8 @@ def to_value(message: Message) -> Any:
     Raises:
         ValueError: An envelope without an event.
     """
-    return _encoder_of(message)(message)
+    encode = _by_type.get(type(message)) or _encoder_of(message)
+    return encode(message)
 
 
 def dumps(message: Message) -> bytes:
@@ -46,10 +55,11 @@ def dumps(message: Message) -> bytes:
     Raises:
         ValueError: An envelope without an event.
     """
-    return orjson.dumps(_encoder_of(message)(message))
+    encode = _by_type.get(type(message)) or _encoder_of(message)
+    return orjson.dumps(encode(message))
 
 
-def members_of(descriptor: Descriptor) -> dict[FieldDescriptor, tuple[str, Encode | None]]:
+def members_of(descriptor: Descriptor) -> dict[FieldDescriptor, _Member]:
     """Return each member of an object type: its name, and its encoder.
 
     The encoder is None when JSON shows the value as it is.
@@ -62,9 +72,7 @@ def members_of(descriptor: Descriptor) -> dict[FieldDescriptor, tuple[str, Encod
 
 
 def _encoder_of(message: Message) -> Encode:
-    encode = _by_type.get(type(message))
-    if encode is None:
-        encode = _by_type[type(message)] = _encoder(options.descriptor_of(message), "")
+    encode = _by_type[type(message)] = _encoder(options.descriptor_of(message), "")
     return encode
 
 
@@ -89,28 +97,49 @@ def _encoder(descriptor: Descriptor, public_type: str) -> Encode:
 
 
 def _object(descriptor: Descriptor, public_type: str) -> Encode:
-    # The template has what is there even when the message is empty; protobuf itself then walks
-    # the fields that are set, which is one call instead of two for every field.
+    # The template has what is there even when the message is empty.
     template: dict[str, Any] = {"type": public_type} if public_type else {}
-    empties: list[tuple[str, Callable[[], Any]]] = []
     members = members_of(descriptor)
-    extra: FieldDescriptor | None = None
-    for field in descriptor.fields:
-        if options.is_extra(field):
-            extra = field
-            continue
-        if options.is_wire_only(field):
-            continue
-        name = options.public_name(field)
-        if field.is_repeated:
-            if options.is_always(field):
-                template[name] = None
-                empties.append((name, dict if options.is_map(field) else list))
-        elif options.is_always(field):
+    for field, (name, _) in members.items():
+        is_there = not field.has_presence and not field.is_repeated
+        if is_there and not options.is_enum(field) and not options.is_json_text(field):
+            template[name] = field.default_value
+        elif is_there or options.is_always(field):
             template[name] = None
-        elif not field.has_presence:
-            has_zero = not options.is_enum(field) and not options.is_json_text(field)
-            template[name] = field.default_value if has_zero else None
+    extra = next((field for field in descriptor.fields if options.is_extra(field)), None)
+    plain = [field for field, (_, convert) in members.items() if _is_plain(field, convert)]
+    if len(plain) < _LEAST_PLAIN:
+        plain = []
+    others = {field: member for field, member in members.items() if field not in plain}
+    if extra is not None or len(others) > _MOST_ASKED:
+        return _listed(template, members, extra)
+    return _asked(template, {members[field][0]: field.name for field in plain}, others)
+
+
+def _is_plain(field: FieldDescriptor, convert: Encode | None) -> bool:
+    """Return whether JSON always has the field's value, as it is."""
+    return convert is None and not field.has_presence and not field.is_repeated
+
+
+def _listed(
+    template: dict[str, Any],
+    members: dict[FieldDescriptor, _Member],
+    extra: FieldDescriptor | None,
+) -> Encode:
+    """Return the encoder of an object with many members that may be absent.
+
+    Protobuf itself walks those that are set, which is one call instead of two for each.
+
+    Args:
+        template: What an empty message has.
+        members: All members.
+        extra: Holds the members that this version does not know; None for none.
+    """
+    empties = [
+        (name, dict if options.is_map(field) else list)
+        for field, (name, _) in members.items()
+        if field.is_repeated and options.is_always(field)
+    ]
 
     def encode(message: Message) -> dict[str, Any]:
         out = template.copy()
@@ -132,6 +161,42 @@ def _object(descriptor: Descriptor, public_type: str) -> Encode:
     return encode
 
 
+def _asked(
+    template: dict[str, Any], plain: dict[str, str], others: dict[FieldDescriptor, _Member]
+) -> Encode:
+    """Return the encoder of an object with few members that may be absent: each is asked for.
+
+    Args:
+        template: What an empty message has.
+        plain: Members of which JSON always has the value -> their fields: all are one call.
+        others: The other members.
+    """
+    values = attrgetter(*plain.values()) if plain else None
+    asked = [
+        (name, field.name, field.has_presence, _shows_zero(field, convert), convert)
+        for field, (name, convert) in others.items()
+    ]
+
+    def encode(message: Message) -> dict[str, Any]:
+        out = template.copy()
+        if values is not None:
+            out.update(zip(plain, values(message), strict=True))
+        for name, field, has_presence, shows_zero, convert in asked:
+            if has_presence and not message.HasField(field):
+                continue
+            value = getattr(message, field)
+            if value or shows_zero:
+                out[name] = value if convert is None else convert(value)
+        return out
+
+    return encode
+
+
+def _shows_zero(field: FieldDescriptor, convert: Encode | None) -> bool:
+    """Return whether a value that is there is shown also when it is zero or empty."""
+    return field.has_presence or (options.is_always(field) if field.is_repeated else not convert)
+
+
 def _member(field: FieldDescriptor) -> Encode | None:
     """Return the encoder of a field's value, None when JSON shows the value as it is."""
     if options.is_map(field):
@@ -141,7 +206,7 @@ def _member(field: FieldDescriptor) -> Encode | None:
         return element
     if element is None:
         return list
-    return lambda values: [element(value) for value in values]
+    return lambda values: list(map(element, values))
 
 
 def _element(field: FieldDescriptor) -> Encode | None:
@@ -181,7 +246,7 @@ def _list(descriptor: Descriptor) -> Encode:
     field = options.only_field(descriptor)
     name = field.name
     element = _encoder(options.message_type_of(field), "")
-    return lambda message: [element(value) for value in getattr(message, name)]
+    return lambda message: list(map(element, getattr(message, name)))
 
 
 def _envelope(descriptor: Descriptor) -> Encode:

@@ -163,7 +163,7 @@ def _each(element: _Decode) -> _Decode:
     def decode(value: Any) -> list[Any]:
         if type(value) is not list:
             raise _Unusual
-        return [element(content) for content in value]
+        return list(map(element, value))
 
     return decode
 

@@ -15,6 +15,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from turnwire._codec import options
+from turnwire._codec.compiling import compiled_once
 from turnwire._codec.errors import DecodeError
 from turnwire.v1 import annotations_pb2, tool_pb2
 
@@ -31,7 +32,7 @@ _MANY = 2
 _MAX_LISTS = 64
 _MAX_LIST_BYTES = 262_144
 
-_compiled: dict[Descriptor, dict[FieldDescriptor, _Check]] = {}
+_by_type: dict[type[Message], _Check] = {}
 
 
 def verify(message: Message) -> None:
@@ -43,24 +44,28 @@ def verify(message: Message) -> None:
     Raises:
         DecodeError: One does not; `path` is the member's in the public JSON.
     """
-    checks = _checks(options.descriptor_of(message))
-    for field, value in message.ListFields():
-        check = checks.get(field)
-        if check is not None:
-            check(value)
+    check = _by_type.get(type(message))
+    if check is None:
+        check = _by_type[type(message)] = _members(options.descriptor_of(message), None)
+    check(message)
 
 
-def _checks(descriptor: Descriptor) -> dict[FieldDescriptor, _Check]:
-    """Return the checks of a message type, compiled at its first use."""
-    checks = _compiled.get(descriptor)
-    if checks is None:
-        checks = _compiled[descriptor] = {}  # Known before it is filled: types contain themselves.
-        checks |= {
-            field: _named(field, check)
-            for field in descriptor.fields
-            if (check := _check(field)) is not None
-        }
-    return checks
+@compiled_once
+def _members(descriptor: Descriptor, kind: None) -> _Check:
+    """Return the check of a message type; `kind` says nothing."""
+    checks = {
+        field: _named(field, check)
+        for field in descriptor.fields
+        if (check := _check(field)) is not None
+    }
+
+    def check_members(message: Any) -> None:
+        for field, value in message.ListFields():
+            check = checks.get(field)
+            if check is not None:
+                check(value)
+
+    return check_members
 
 
 def _check(field: FieldDescriptor) -> _Check | None:
@@ -69,9 +74,9 @@ def _check(field: FieldDescriptor) -> _Check | None:
     if options.is_json_text(field):
         element: _Check = _secret_text if field.full_name == _HEADERS else _text
     elif field.message_type is not None and not options.is_map(field):
-        element = verify
+        element = _members(field.message_type, None)
         if field.is_repeated and field.message_type.full_name == _TOOL:
-            return _CheckedTools(_each(verify))
+            return _CheckedTools(_each(element))
     else:
         return None
     return _each(element) if field.is_repeated else element

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from turnwire_server.session.tokens import IdBuffer, TokenIds
@@ -57,9 +57,13 @@ class PrefixIndex:
         self._max_buffers = max_buffers
         self._blocks: OrderedDict[int, None] = OrderedDict()
         self._buffers: OrderedDict[int, _Buffer] = OrderedDict()
+        self._behind: list[tuple[PrefixMatch, TokenIds, Sequence[int]]] = []
+        """What was generated and is not looked at yet."""
 
     def look_up(self, ids: TokenIds) -> PrefixMatch:
         """Return how much of `ids` is cached. Remembers nothing yet."""
+        if self._behind:
+            self.catch_up()
         reference = ids.buffer_reference()
         buffer = self._buffers.get(id(reference))
         if buffer is not None:
@@ -83,6 +87,8 @@ class PrefixIndex:
 
     def prefilled(self, match: PrefixMatch, ids: TokenIds) -> None:
         """Remember the prompt `ids` that `match` was found for."""
+        if self._behind:
+            self.catch_up()
         buffer = match.buffer
         if len(ids) >= buffer.length:
             buffer.length = len(ids)
@@ -95,14 +101,20 @@ class PrefixIndex:
             self._buffers.popitem(last=False)
         self._remember(match.hashes)
 
-    def generated(self, match: PrefixMatch, ids: TokenIds, sampled: Iterable[int]) -> None:
-        """Remember what was generated behind the prompt `ids`."""
-        buffer = match.buffer
-        if len(ids) != buffer.length:
-            return  # another turn prefilled a longer prompt of this buffer meanwhile
-        buffer.generated = array("I", sampled)
-        rest = ids.as_array(buffer.blocks * _BLOCK) + buffer.generated
-        self._remember(_hashes(buffer.chain, rest))
+    def generated(self, match: PrefixMatch, ids: TokenIds, sampled: Sequence[int]) -> None:
+        """Note what was generated behind the prompt `ids`, for `catch_up`."""
+        self._behind.append((match, ids, sampled))
+
+    def catch_up(self) -> None:
+        """Remember what was noted; a look-up does that first."""
+        for match, ids, sampled in self._behind:
+            buffer = match.buffer
+            if len(ids) != buffer.length:
+                continue  # another turn prefilled a longer prompt of this buffer meanwhile
+            buffer.generated = array("I", sampled)
+            rest = ids.as_array(buffer.blocks * _BLOCK) + buffer.generated
+            self._remember(_hashes(buffer.chain, rest))
+        self._behind.clear()
 
     def _watch(self, buffer: _Buffer) -> None:
         """Know a conversation until it is gone: nobody can look it up after that."""

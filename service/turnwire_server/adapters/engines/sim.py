@@ -32,6 +32,9 @@ from turnwire_server.ports.engine import (
 
 __all__ = ["ScriptHook", "SimEngine", "SimGeneration", "SimSettings"]
 
+_NEXT = 1 - ROUNDING
+"""Tokens after the one that is due: then the next is due too."""
+
 ScriptHook = Callable[[EngineRequest], str | Sequence[int] | None]
 """Decides a turn for a test: text with markup, ids as they are, or None for the default."""
 
@@ -164,21 +167,24 @@ class SimGeneration:
         """Begin at the clock's present time."""
         # What `_hand_over` touches stands together.
         self._monotonic = clock.monotonic
-        loop = asyncio.get_running_loop()
-        self._call_later = clock.timers(loop)
         self._began = clock.monotonic()
         """When prefill began; once it is over, when the first token was due."""
         self._even_rate = 0.0
         """Tokens per second where nothing else decides when one is due, else 0."""
         self._sent = 0
         self._limit = 0
-        self._output: SimOutput | None = None
+        self._ids: Sequence[int] = ()
+        """All that will be said."""
         self._take: Callable[[Sequence[int]], bool] | None = None
         """Who listens."""
+        self._timer: Timer | None = None
+        """From the first wait to the end: it holds this, a cycle."""
         self._waiting: asyncio.Future[bool] | None = None
         """Resolved when the newest wait is over: whether who listens has no room."""
-        self._timer: Timer | None = None
-        self._loop = loop
+        self._output: SimOutput | None = None
+        self._soon: asyncio.Handle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._clock = clock
         self._engine = engine
         self._request = request
         self._settings = settings
@@ -199,13 +205,12 @@ class SimGeneration:
         try:
             if output is None:
                 return await self._prefill()
-            wait = 0.0
+            due_at = self._began
             if self._sent < self._limit and not self._cancelled:
                 sent, rate = self._sent, self._even_rate
-                after = sent / rate if rate else output.pace.when(sent)
-                wait = self._began + after - self._monotonic()
+                due_at += sent / rate if rate else output.pace.when(sent)
             # Also when it is due: reading must not starve the loop.
-            if await self._after(wait, self._wake if self._take is None else self._hand_over):
+            if await self._until(due_at):
                 return EngineStep()
             due = self._due(output)
             if self._sent < self._limit and not self._cancelled:
@@ -231,6 +236,7 @@ class SimGeneration:
         self._take = None  # who listens holds this: a cycle
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
         self._wake()
 
     async def _prefill(self) -> EngineStep:
@@ -242,9 +248,8 @@ class SimGeneration:
         if settings.prefill_tokens_per_second:
             missing = len(request.ids) - match.cached
             self._began += missing / settings.prefill_tokens_per_second
-            wait = self._began - self._monotonic()
-            if wait > 0:
-                await self._after(wait, self._wake)
+            if self._began > self._monotonic():
+                await self._until(self._began)
             if self._cancelled:
                 return self._last("cancelled", cached_tokens=match.cached)
         self._prefixes.prefilled(match, request.ids)
@@ -252,7 +257,7 @@ class SimGeneration:
         self._limit = min(len(output.ids), request.sampling.max_tokens, room)
         if output.repeat_after is not None:
             self._limit = min(self._limit, output.repeat_after)
-        self._output = output
+        self._output, self._ids = output, output.ids
         if output.fail_after is None:
             self._even_rate = output.pace.even_rate
         if request.prefill_only:
@@ -292,33 +297,40 @@ class SimGeneration:
         self, finish: FinishReason, ids: Sequence[int] = (), *, cached_tokens: int | None = None
     ) -> EngineStep:
         self._over = True
-        self._timer = self._take = None  # a timer of asyncio's own loop keeps its callback: cycles
+        self._timer = self._take = None  # who listens holds this, and so does the timer: cycles
         if self._match is not None and self._output is not None:
             sampled = self._output.ids[: self._sent]
             self._prefixes.generated(self._match, self._request.ids, sampled)
+            self._loop.call_soon(self._prefixes.catch_up)  # the turn's end does not wait for it
         return EngineStep(ids, finish, cached_tokens)
 
-    async def _after(self, seconds: float, then: Callable[[], None]) -> bool:
-        """Wait until `then`, called in `seconds`, or `cancel` has something for the reader.
+    async def _until(self, due_at: float) -> bool:
+        """Wait until `_hand_over`, called at `due_at`, or `cancel` has something for the reader.
 
         Returns:
             Whether who listens has no room.
         """
         self._waiting = self._loop.create_future()
-        self._call(seconds, then)
+        self._go_on(due_at)
         try:
             return await self._waiting
         finally:
             self._waiting = None  # what it raises holds the frames that hold this: a cycle
+            # The reader may have gone away.
             if self._timer is not None:
-                self._timer.cancel()  # the reader may have gone away
+                self._timer.cancel()
+            if self._soon is not None:
+                self._soon.cancel()
+                self._soon = None
 
-    def _call(self, seconds: float, then: Callable[[], None]) -> None:
-        """Call `then` when its time has come, in the loop's next turn at the earliest."""
-        if seconds > 0:
-            self._timer = self._call_later(seconds, then)
-        else:
-            self._timer = self._loop.call_soon(then)
+    def _go_on(self, due_at: float) -> None:
+        """Call `_hand_over` at `due_at`, in the loop's next turn at the earliest."""
+        if self._cancelled or due_at <= self._monotonic():
+            self._soon = self._loop.call_soon(self._hand_over)
+            return
+        if self._timer is None:
+            self._timer = self._clock.timer(self._loop, self._hand_over)
+        self._timer.start(due_at)
 
     def _wake(self, *, is_full: bool = False) -> None:
         if self._waiting is not None and not self._waiting.done():
@@ -326,25 +338,33 @@ class SimGeneration:
 
     def _hand_over(self) -> None:
         """Hand what is due to who listens and wait on; the reader is woken for all else."""
-        output, take, rate, due = self._output, self._take, self._even_rate, self._sent + 1
-        assert output is not None
+        take, sent, rate = self._take, self._sent, self._even_rate
+        if take is None:
+            return self._wake()
         try:
-            elapsed = self._monotonic() - self._began
-            if not rate or elapsed * rate >= due - ROUNDING:  # mostly only one is
-                due = max(due, output.pace.due(elapsed, self._limit))
-                if output.pace.pulled:
-                    due = min(due, self._sent + self._settings.step_tokens)
-                elif due - self._sent > self._request.max_pending_tokens:
-                    return self._wake()
-            if due >= self._limit or take is None:
+            due: int | None = sent + 1
+            if not rate or (self._monotonic() - self._began) * rate >= sent + _NEXT:
+                due = self._due_together()  # mostly only one is
+            if due is None or due >= self._limit:
                 return self._wake()
-            ids = output.ids[self._sent : due]
             self._sent = due
+            # One is no slice: that takes an object more.
+            ids = (self._ids[sent],) if due == sent + 1 else self._ids[sent:due]
             if not take(ids):
                 self._wake(is_full=True)
+            elif rate and self._timer is not None:
+                self._timer.start(self._began + due / rate)
             elif not self._cancelled:
-                after = due / rate if rate else output.pace.when(due)
-                self._call(self._began + after - self._monotonic(), self._hand_over)
+                assert self._output is not None
+                self._go_on(self._began + self._output.pace.when(due))
         except Exception as bug:  # the loop would log it, and the reader wait for ever
             if self._waiting is not None and not self._waiting.done():
                 self._waiting.set_exception(bug)
+
+    def _due_together(self) -> int | None:
+        """Return how many tokens are handed over once it is done; None: too many are not read."""
+        assert self._output is not None
+        due = max(self._sent + 1, self._due(self._output))
+        if self._output.pace.pulled:
+            return min(due, self._sent + self._settings.step_tokens)
+        return due if due - self._sent <= self._request.max_pending_tokens else None

@@ -15,9 +15,10 @@ No beginning of an array is an array, so a line that was cut off is told from a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from operator import attrgetter
+from typing import Final, TypeAlias
 
 import orjson
 
@@ -35,6 +36,14 @@ __all__ = [
 
 _VERSION: Final = 1
 
+_NUMBERS: Final = (
+    *("response_id", "tenant", "model", "created_at"),
+    *("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens"),
+)
+_Members: TypeAlias = Callable[[UsageRecord], tuple[str | int, ...]]
+_PROGRESS: Final[_Members] = attrgetter(*_NUMBERS)
+_SETTLED: Final[_Members] = attrgetter(*_NUMBERS, "status", "closed_at")
+
 
 def header_line(database: str) -> bytes:
     """Return the first line of every journal.
@@ -42,44 +51,31 @@ def header_line(database: str) -> bytes:
     Args:
         database: Where its records go: processes with another database leave it alone.
     """
-    return _line(["j", _VERSION, database])
+    return _line("j", _VERSION, database)
 
 
 def open_line(response_id: str, tenant: str, model: str, created_at: int) -> bytes:
     """Return the line of a response that runs."""
-    return _line(["o", response_id, tenant, model, created_at])
+    return _line("o", response_id, tenant, model, created_at)
 
 
 def progress_line(record: UsageRecord) -> bytes:
     """Return the line of a response that told its client what it used until now."""
-    return _line(["p", *_numbers(record)])
+    return _line("p", *_PROGRESS(record))
 
 
 def settled_line(record: UsageRecord) -> bytes:
     """Return the line of a response that is over."""
-    return _line(["s", *_numbers(record), record.status, record.closed_at])
+    return _line("s", *_SETTLED(record))
 
 
 def closed_line(response_ids: Iterable[str]) -> bytes:
     """Return the line of responses that the database has."""
-    return _line(["c", *response_ids])
+    return _line("c", *response_ids)
 
 
-def _numbers(record: UsageRecord) -> list[str | int]:
-    return [
-        record.response_id,
-        record.tenant,
-        record.model,
-        record.created_at,
-        record.input_tokens,
-        record.cached_tokens,
-        record.output_tokens,
-        record.reasoning_tokens,
-    ]
-
-
-def _line(members: list[str | int]) -> bytes:
-    return orjson.dumps(members) + b"\n"
+def _line(*members: str | int) -> bytes:
+    return orjson.dumps(members, option=orjson.OPT_APPEND_NEWLINE)
 
 
 @dataclass(slots=True)

@@ -22,6 +22,18 @@ class Detokenizer:
         self._token_bytes = token_bytes
         self._held = b""
 
+    def whole(self, token: int) -> str:
+        """Return the text of an id that neither goes on with a cut character nor cuts one.
+
+        Most do not. For any other, and for an id without text, it is "" and nothing is taken.
+        """
+        if not self._held:
+            try:
+                return self._token_bytes(token).decode()
+            except UnicodeDecodeError:
+                pass  # for `feed`
+        return ""
+
     def feed(self, ids: Iterable[int]) -> str:
         """Return the text that `ids` complete. Up to 3 bytes of a cut character are held back."""
         data = self._held + b"".join(map(self._token_bytes, ids))

@@ -44,6 +44,7 @@ CALL_OPENING: Final = f"{CALL_OPEN}\n"
 
 _TEMPLATE_VERSION: Final = "sim-chatml-1"
 _ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
+_STOP_IDS: Final = frozenset({IM_END})
 _HOW_TO_CALL: Final = (
     "# Tools\n\nYou may call these tools, one JSON object per line:\n<tools>\n{tools}\n</tools>\n\n"
     "To call one, write its name and its arguments:\n"
@@ -105,7 +106,7 @@ class SimRenderer:
     @property
     def stop_ids(self) -> frozenset[int]:
         """The id that ends an assistant turn."""
-        return frozenset({IM_END})
+        return _STOP_IDS
 
     @property
     def keeps_prefixes(self) -> bool:
@@ -126,7 +127,9 @@ class SimRenderer:
         """
         fingerprint = self._full_fingerprint(request)
         previous = request.previous
-        reason = self._reason(previous, fingerprint)
+        reason: RerenderReason = ""
+        if previous is not None and previous.fingerprint != fingerprint:
+            reason = _reason(previous, fingerprint)
         items: Iterable[item_pb2.Item] = request.new_items
         if previous is None or reason == "template":
             history = request.history()
@@ -201,22 +204,14 @@ class SimRenderer:
 
     def _full_fingerprint(self, request: RenderRequest) -> str:
         """Return renderer, instructions and tools, each as a digest of its own."""
-        key = _head_key(request)
-        known = self._fingerprints.get(key) if key is not None else None
-        if known is not None:
+        # Tools without a fingerprint have no key, and so are not among these.
+        known = self._fingerprints.get((request.instructions, request.tools.fingerprint))
+        if known is not None and (request.tools.fingerprint or not request.tools):
             return known
         instructions = _digest(request.instructions.encode())
         tools = request.tools
         tools_key = tools.fingerprint or repr(tools.tools).encode()
         return f"{self._fingerprint}.{instructions}.{_digest(tools_key) if tools else ''}"
-
-    def _reason(self, previous: Prompt | None, fingerprint: str) -> RerenderReason:
-        if previous is None or previous.fingerprint == fingerprint:
-            return ""
-        before, now = previous.fingerprint.split("."), fingerprint.split(".")
-        if len(before) != 3 or before[0] != now[0]:
-            return "template"
-        return "instructions" if before[1] != now[1] else "tools"
 
     def _head(self, fingerprint: str, request: RenderRequest) -> TokenIds:
         head = self._heads.get(fingerprint)
@@ -315,6 +310,14 @@ class SimRenderer:
             return []
         template = self._tokens.encode_template
         return [*template(THINK_OPEN), *self._tokens.encode(text), *template(THINK_CLOSE)]
+
+
+def _reason(previous: Prompt, fingerprint: str) -> RerenderReason:
+    """Return why a prompt with this fingerprint cannot go on from `previous`."""
+    before, now = previous.fingerprint.split("."), fingerprint.split(".")
+    if len(before) != 3 or before[0] != now[0]:
+        return "template"
+    return "instructions" if before[1] != now[1] else "tools"
 
 
 def _head_key(request: RenderRequest) -> _HeadKey | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from turnwire_server.adapters.renderers.formats.pieces import FormatParser
+from turnwire_server.adapters.renderers.formats.mere_text import TextTaker
 from turnwire_server.adapters.renderers.reasoning_count import ReasoningCount
 from turnwire_server.ports.engine import FinishReason
 from turnwire_server.ports.renderer import Ending
@@ -19,7 +19,7 @@ class TextParser:
     __slots__ = ("_calls", "_output", "ending")
 
     def __init__(
-        self, token_bytes: Callable[[int], bytes], calls: FormatParser, *, opening: str = ""
+        self, token_bytes: Callable[[int], bytes], calls: TextTaker, *, opening: str = ""
     ) -> None:
         """Build it from its parts.
 
@@ -43,6 +43,15 @@ class TextParser:
         """How many ids gave text of reasoning."""
         return self._output.tokens_of(self._calls.reasoning_spans)
 
+    def more_text(self, token: int) -> str | None:
+        """Return the text of an id that is nothing but more of the message; see `TellsText`."""
+        output = self._output
+        text = output.whole(token)
+        if not self._calls.take(text):
+            return None
+        output.ids.append(token)
+        return text
+
     def feed(self, ids: Sequence[int]) -> Sequence[OutputPiece]:
         """Return what `ids` add."""
         calls, output = self._calls, self._output
@@ -55,5 +64,7 @@ class TextParser:
 
     def finish(self, reason: FinishReason) -> Sequence[OutputPiece]:
         """Return what was held back."""
-        pieces = [*self._calls.feed(self._output.finish())]
-        return [*pieces, *self._calls.finish(complete=reason == "stop")]
+        calls, cut = self._calls, self._output.finish()
+        pieces = calls.feed(cut) if cut else ()
+        rest = calls.finish(complete=reason == "stop")
+        return [*pieces, *rest] if pieces else rest

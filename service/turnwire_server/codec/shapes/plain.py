@@ -23,6 +23,7 @@ from turnwire_server.codec.shapes.items import (
 __all__ = ["Plain"]
 
 _NULL: Final = frozenset({NoneType})
+_STRING: Final = frozenset({str})
 _ANY: Final = frozenset({str, int, float, bool, NoneType, list, dict})
 _MAX_PAIRS: Final = 64
 """Far below the shape's own bound."""
@@ -40,14 +41,14 @@ def _is_uint32(value: Any) -> bool:
 
 
 def _are_texts(value: Any) -> bool:
-    return type(value) is list and all(type(one) is str for one in value)
+    return type(value) is list and _STRING.issuperset(map(type, value))
 
 
 def _are_pairs(value: Any) -> bool:
     return (
         type(value) is dict
         and len(value) <= _MAX_PAIRS
-        and all(type(one) is str for one in value.values())
+        and _STRING.issuperset(map(type, value.values()))
     )
 
 

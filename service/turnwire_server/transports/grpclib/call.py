@@ -26,6 +26,7 @@ from turnwire_server.transports.grpclib.headers import (
     status_headers,
 )
 from turnwire_server.transports.grpclib.messages import MessageBuffer
+from turnwire_server.transports.grpclib.writer import TickWriter
 
 __all__ = ["Call", "send_status"]
 
@@ -75,25 +76,9 @@ class Call:
     """A call from its headers to its status."""
 
     __slots__ = (
-        "__weakref__",
-        "_connection",
-        "_deadline",
-        "_h2",
-        "_h2_stream",
-        "_handler",
-        "_has_begun",
-        "_has_left",
-        "_head",
-        "_is_fast",
-        "_is_over",
-        "_is_writing",
-        "_max_message_bytes",
-        "_messages",
-        "_stream",
-        "_stream_id",
-        "_task",
-        "_when_left",
-        "_writer",
+        *("__weakref__", "_connection", "_deadline", "_h2", "_h2_stream", "_handler"),
+        *("_has_begun", "_has_left", "_head", "_is_fast", "_is_over", "_max_message_bytes"),
+        *("_messages", "_prompt_writer", "_stream", "_stream_id", "_task", "_when_left", "_writer"),
     )
 
     def __init__(
@@ -121,6 +106,9 @@ class Call:
         self._h2 = connection.h2
         self._h2_stream = connection.h2.streams[stream.id]
         self._writer = connection.writer
+        self._prompt_writer: TickWriter | None = None
+        """The writer while nothing but windows and network makes a message wait: between the
+        headers and the end, and while none is written in parts."""
         self._head = head
         self._handler = handler
         self._max_message_bytes = max_message_bytes
@@ -134,7 +122,6 @@ class Call:
         self._has_begun = False
         self._is_over = False
         self._has_left = False
-        self._is_writing = False
         self._when_left: list[Callable[[Leaving], None]] = []
         self._deadline: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -213,10 +200,12 @@ class Call:
 
     def write_now(self, data: bytes) -> bool:
         """Write a message if windows and network take all of it; False: nothing was written."""
-        if self._is_over:
-            return False
-        if not self._has_begun:
+        writer = self._prompt_writer
+        if writer is None:
+            if self._has_begun or self._is_over:
+                return False
             self._begin()
+            return self.write_now(data)
         length = len(data)
         size = length + PREFIX_BYTES
         h2, stream = self._h2, self._h2_stream
@@ -226,8 +215,7 @@ class Call:
             return False
         if size > MIN_FRAME_BYTES and size > h2.max_outbound_frame_size:
             return False
-        writer = self._writer
-        if self._is_writing or not writer.is_writable or not self._is_fast:
+        if not writer.is_writable:
             return False
         h2.outbound_flow_control_window = shared_left
         stream.outbound_flow_control_window = own_left
@@ -259,7 +247,7 @@ class Call:
         """The client is gone: everybody who works for it is told before this returns."""
         if self._is_over:
             return
-        self._is_over = True
+        self._is_over, self._prompt_writer = True, None
         self._stop(leaving)
 
     def shut_down(self) -> None:
@@ -298,6 +286,11 @@ class Call:
         self._has_begun = True
         self._connection.h2.send_headers(self._stream_id, ANSWER_HEADERS)
         self._connection.flush()
+        self._allow_prompt_writes()
+
+    def _allow_prompt_writes(self) -> None:
+        if self._is_fast and not self._is_over:
+            self._prompt_writer = self._writer
 
     async def _write_in_parts(self, data: bytes) -> None:
         """Write with h2's public interface, as windows and buffers allow."""
@@ -308,7 +301,7 @@ class Call:
         connection, stream = self._connection, self._stream
         h2, stream_id = self._h2, self._stream_id
         rest = memoryview(b"\0" + len(data).to_bytes(4) + data)
-        self._is_writing = True
+        self._prompt_writer = None
         try:
             while rest:
                 if self._is_over:
@@ -326,7 +319,7 @@ class Call:
         except ProtocolError:
             raise _over() from None
         finally:
-            self._is_writing = False
+            self._allow_prompt_writes()
 
     def _end(
         self,
@@ -336,7 +329,7 @@ class Call:
     ) -> None:
         if self._is_over:
             return
-        self._is_over = True
+        self._is_over, self._prompt_writer = True, None
         send_status(
             self._connection, self._stream_id, code, details, metadata, has_begun=self._has_begun
         )

@@ -121,6 +121,8 @@ class CallParser(MereText):
         A call whose arguments are complete ends even if the model forgot to close the object;
         one that is cut gets no `CallEnded`.
         """
+        if self._state is State.TEXT and not self._pending and not self._early:
+            return ()  # as most messages end
         out, self._early = self._early, []
         pending, self._pending = self._pending, ""
         if self.done:

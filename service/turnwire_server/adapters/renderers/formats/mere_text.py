@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Protocol
 
+from turnwire_server.adapters.renderers.formats.pieces import FormatParser
 from turnwire_server.session.output import OutputPiece, TextDelta
 
-__all__ = ["MereText"]
+__all__ = ["MereText", "TextTaker"]
+
+
+class TextTaker(FormatParser, Protocol):
+    """A format parser that may be asked first whether a text is nothing but text."""
+
+    def take(self, text: str) -> bool:
+        """Take `text` if it is nothing but more of the message; else nothing is taken."""
+        ...
 
 
 class MereText:
@@ -29,14 +39,18 @@ class MereText:
         """Where the one call allowed ends, with the markup that closes it, and whether it has it:
         a position as in `reasoning_spans`. None before that is known."""
 
-    def feed(self, text: str) -> Sequence[OutputPiece]:
-        """Return what `text` adds, adjacent deltas merged."""
+    def take(self, text: str) -> bool:
+        """Take `text` if it is nothing but more of the message; else nothing is taken."""
         markup = self._markup
         # White space at the end waits: what follows decides about it.
         if markup is None or not text or text[-1].isspace() or markup.search(text) is not None:
-            return self._read(text)
+            return False
         self._fed += len(text)
-        return [TextDelta(text)]
+        return True
+
+    def feed(self, text: str) -> Sequence[OutputPiece]:
+        """Return what `text` adds, adjacent deltas merged."""
+        return [TextDelta(text)] if self.take(text) else self._read(text)
 
     def _read(self, text: str) -> Sequence[OutputPiece]:
         """Return what any text adds."""
