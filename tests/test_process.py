@@ -38,7 +38,7 @@ async def test_a_quiet_server_compresses_what_rests_and_gives_memory_back(
         def __init__(self, count: Callable[[], int]) -> None:
             self.count = count
 
-        def is_due(self) -> bool:
+        def look(self) -> bool:
             return False
 
         def __call__(self) -> None:

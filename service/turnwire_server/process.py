@@ -132,7 +132,7 @@ async def _tidy(services: Services) -> None:
         trim()
 
     tidying = Tidying(
-        services.clock, _worked, services.resting.rest_one, empty_caches.is_due, give_back
+        services.clock, _worked, services.resting.rest_one, empty_caches.look, give_back
     )
     await tidying.run()
 

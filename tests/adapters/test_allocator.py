@@ -67,11 +67,12 @@ def test_caches_are_emptied_when_fewer_than_a_quarter_of_the_sessions_are_left(
 
 def test_of_those_that_are_left_then_a_quarter_again(emptied: list[str]) -> None:
     assert emptied_at((1000, 249, 240, 61, 20, 0, 0), emptied) == [249, 61, 0]
+    assert emptied_at((1000, 90, 99, 0), emptied) == [90, 0]
 
 
 def test_few_sessions_are_not_worth_it(emptied: list[str]) -> None:
     assert emptied_at((99, 0, 99, 0), emptied) == []
-    assert emptied_at((1000, 90, 99, 0), emptied) == [90]
+    assert emptied_at((1000, 90, 0, 99, 0), emptied) == [90, 0]
 
 
 def test_looking_sees_sessions_that_were_gone_when_memory_was_given_back(
@@ -80,11 +81,11 @@ def test_looking_sees_sessions_that_were_gone_when_memory_was_given_back(
     counts = [0]
     empty_caches = EmptyCaches(lambda: counts[0])
     counts[0] = 500
-    assert not empty_caches.is_due()
+    assert not empty_caches.look()
     counts[0] = 0
-    assert empty_caches.is_due()
+    assert empty_caches.look()
     empty_caches()
-    assert not empty_caches.is_due()
+    assert not empty_caches.look()
     assert emptied == ["free lists", "methods"]
 
 

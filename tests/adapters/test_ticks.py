@@ -227,3 +227,20 @@ def test_what_is_never_due_is_waited_for(loop: Loop, call_later: CallLater) -> N
     call_later(float("inf"), lambda: None)
     loop.run_until(2_000.0)
     assert not loop.failures
+
+
+def test_a_timer_that_is_started_again_is_due_at_the_new_time_alone(
+    loop: Loop, ticks: Ticks
+) -> None:
+    told: list[float] = []
+    timer = TickTimer(ticks, lambda: told.append(loop.now))
+    timer.start(1_000.005)
+    timer.start(1_000.010)
+    loop.run_until(1_000.007)
+    assert told == []
+    loop.run_until(1_000.1)
+    assert told == [1_000.010]
+    timer.start(1_000.2)
+    timer.start(1_000.2)
+    timer.cancel()
+    assert not any(timer in tick for _, tick in ticks.waiting.values())

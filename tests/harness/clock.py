@@ -23,12 +23,18 @@ class ManualTimer:
         """Call back at `due`."""
         self.cancel()
         self._due = self._due_at(due)
-        self._due.add_done_callback(lambda due: None if due.cancelled() else self._callback())
+        self._due.add_done_callback(self._call)
 
     def cancel(self) -> None:
         """Let it not happen."""
-        if self._due is not None:
-            self._due.cancel()
+        due, self._due = self._due, None
+        if due is not None:
+            due.cancel()
+
+    def _call(self, due: asyncio.Future[None]) -> None:
+        if due is self._due:
+            self._due = None
+            self._callback()
 
 
 class ManualClock:

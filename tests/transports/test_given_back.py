@@ -17,8 +17,23 @@ from harness.server import RunningServer, running_server
 from harness.waiting import until
 from turnwire.v1.client_event_pb2 import ClientEvent, ResponseCreate
 from turnwire.v1.server_event_pb2 import ServerFrame
+from turnwire_server.transports.http_protocol import _Protocol
 
 TEXT = "needle in a haystack " * 1_000
+
+
+LONG = {
+    "type": "response.create",
+    "model": "sim",
+    "input": "Hi",
+    "store": False,
+    "metadata": {"turnwire.sim": '{"tokens": 5000, "tokens_per_second": 500}'},
+}
+
+
+def protocols() -> int:
+    """Return how many HTTP connections are in memory."""
+    return sum(type(each) is _Protocol for each in gc.get_objects())
 
 
 def held_by_tasks() -> Iterator[str]:
@@ -77,7 +92,8 @@ async def test_an_idle_session_s_reader_and_writer_hold_nothing_of_the_last_turn
         assert not [text for text in held if "haystack" in text]
 
 
-async def test_a_websocket_that_is_over_is_given_back_without_a_collection() -> None:
+@pytest.mark.parametrize("ending", ["close", "loss"])
+async def test_a_websocket_that_is_over_is_given_back_without_a_collection(ending: str) -> None:
     was_enabled = gc.isenabled()
     async with asyncio.timeout(20), running_server() as server, aiohttp.ClientSession() as client:
         url = f"http://127.0.0.1:{server.http_port}/v1/responses"
@@ -90,8 +106,30 @@ async def test_a_websocket_that_is_over_is_given_back_without_a_collection() -> 
                 sink = connection._outbox._sink
                 gone = [weakref.ref(connection), weakref.ref(sink._socket)]
                 del connection, sink
+                if ending == "loss":
+                    await socket.send_str(json.dumps(LONG))
+                    await socket.receive()
+                    socket._writer.transport.abort()
             del socket
-            await until(lambda: all(each() is None for each in gone))
+            await until(lambda: all(each() is None for each in gone) and not protocols())
+        finally:
+            if was_enabled:
+                gc.enable()
+
+
+async def test_a_stream_whose_client_is_gone_is_given_back_without_a_collection() -> None:
+    was_enabled = gc.isenabled()
+    async with asyncio.timeout(20), running_server() as server:
+        url = f"http://127.0.0.1:{server.http_port}/v1/responses"
+        gc.collect()
+        gc.disable()
+        try:
+            async with aiohttp.ClientSession() as client:
+                answer = await client.post(url, json={**LONG, "stream": True})
+                await answer.content.readline()
+                assert protocols() == 1
+                answer.close()
+            await until(lambda: not protocols())
         finally:
             if was_enabled:
                 gc.enable()

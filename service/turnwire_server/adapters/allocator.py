@@ -27,16 +27,17 @@ class EmptyCaches:
         self._most = 0
         """How many there were since it emptied them last, as far as it saw."""
         self._is_rest = False
-        """Whether these are what was left then."""
+        """Whether what was left then is among these."""
 
-    def is_due(self) -> bool:
-        """Look how many there are; return whether fewer than a quarter of many is left.
+    def look(self) -> bool:
+        """Note how many there are; return whether fewer than a quarter of many is left.
 
         Of what is left then, it is a quarter again, and so on: the last ones leave as much behind.
         """
         count = self._count()
         if count > self._most:
-            self._most, self._is_rest = count, False
+            self._is_rest = self._is_rest and self._most > 0  # some are still there
+            self._most = count
         return 4 * count < self._most and (self._is_rest or self._most >= _FEW)
 
     def __call__(self) -> None:
@@ -45,7 +46,7 @@ class EmptyCaches:
         Only a full collection does it, and that looks at all who are left: so each of them is
         paid for by three that are gone.
         """
-        if not self.is_due():
+        if not self.look():
             return
         self._most, self._is_rest = self._count(), True
         gc.collect()

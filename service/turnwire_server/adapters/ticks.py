@@ -30,11 +30,13 @@ class TickTimer:
         """Make one of `ticks`, not started."""
         self._ticks = ticks
         self.callback = callback
-        self.tick: list[TickTimer] | None = None
+        self.tick: dict[TickTimer, None] | None = None
         """All that are due together with it; None while it is not started."""
 
     def start(self, due: float) -> None:
-        """Call back at `due`, give or take a millisecond, and never in this very call."""
+        """Call back at `due` alone, give or take a millisecond, and never in this very call."""
+        if self.tick is not None:
+            self.cancel()
         ticks = self._ticks
         try:
             at = int(due * _PER_SECOND + 0.5)
@@ -45,14 +47,14 @@ class TickTimer:
             due = at / _PER_SECOND
         found = ticks.waiting.get(at)
         tick = ticks.begin(at, due) if found is None else found[1]
-        tick.append(self)
+        tick[self] = None
         self.tick = tick
 
     def cancel(self) -> None:
         """Let it not happen. Idempotent."""
         tick, self.tick = self.tick, None
         if tick is not None:
-            tick.remove(self)  # its callback is not kept until then
+            del tick[self]  # its callback is not kept until then
 
 
 class Ticks:
@@ -65,7 +67,7 @@ class Ticks:
         self.loop = loop
         """Where they are due."""
         self._monotonic = monotonic
-        self.waiting: dict[int, tuple[float, list[TickTimer]]] = {}
+        self.waiting: dict[int, tuple[float, dict[TickTimer, None]]] = {}
         """By the nearest millisecond: when the first of its calls is due, and all of them."""
         self._next: list[int] = []
         """Keys of `waiting`: a heap."""
@@ -74,14 +76,14 @@ class Ticks:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
 
-    def begin(self, at: int, due: float) -> list[TickTimer]:
+    def begin(self, at: int, due: float) -> dict[TickTimer, None]:
         """Have the calls of the millisecond `at` made, of which there are none yet.
 
         Args:
             at: The millisecond.
             due: When the first of them is due, in seconds.
         """
-        tick: list[TickTimer] = []
+        tick: dict[TickTimer, None] = {}
         self.waiting[at] = due, tick
         heappush(self._next, at)
         if self._timer is None or at < self._timer_at:

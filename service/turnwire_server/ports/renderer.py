@@ -98,6 +98,13 @@ class Ending:
 class OutputParser(Protocol):
     """Reads one turn's sampled ids. Detokenizes incrementally: text never retreats."""
 
+    def more_text(self, token: int) -> str | None:
+        """Return the text of the next id if it is nothing but more of a message: most are.
+
+        Else None, and nothing was read: the id must be fed.
+        """
+        ...
+
     def feed(self, ids: Sequence[int]) -> Sequence[OutputPiece]:
         """Return what `ids` add. May hold back text that could be the start of markup."""
         ...
@@ -120,17 +127,6 @@ class OutputParser(Protocol):
 
         A character cut in the middle becomes one U+FFFD. A call that is open and not
         complete gets no `CallEnded`.
-        """
-        ...
-
-
-class TellsText(Protocol):
-    """What an `OutputParser` may be besides: most tokens are more text of an open message."""
-
-    def more_text(self, token: int) -> str | None:
-        """Return the text of the next id if that is nothing but more text of the open message.
-
-        Else None, and nothing was read: the id must be fed.
         """
         ...
 

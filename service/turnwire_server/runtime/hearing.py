@@ -22,15 +22,7 @@ class Hearing:
 
     # The members of a class stand together in memory, and those of its heirs behind them.
     __slots__ = (
-        *(
-            "_assembler",
-            "_generation",
-            "_monotonic",
-            "_more_text",
-            "_parser",
-            "cut_reason",
-            "is_exact",
-        ),
+        *("_assembler", "_generation", "_monotonic", "_parser", "cut_reason", "is_exact"),
         *("last_event_at", "outlet", "parsers", "reasoning", "sampled", "session", "turn"),
     )
 
@@ -63,8 +55,6 @@ class Hearing:
         """Deltas of reasoning."""
         self._assembler: ResponseAssembler | None = None
         self._parser: OutputParser | None = None
-        self._more_text: Callable[[int], str | None] | None = None
-        """Its own, if it is a `ports.TellsText`."""
         self._generation: Generation | None = None
 
     @property
@@ -86,7 +76,6 @@ class Hearing:
     def read_with(self, parser: OutputParser) -> None:
         """Let `parser` read what the model says from here on."""
         self._parser = parser
-        self._more_text = getattr(parser, "more_text", None)
         self.parsers.append(parser)
 
     def hear(self, ids: Sequence[int], *, is_last: bool = False) -> bool:
@@ -97,15 +86,15 @@ class Hearing:
         """
         if self.turn.steers:
             self.assembler.end_after_item()
+        parser = self._parser
+        assert parser is not None
         if len(ids) == 1:
-            token, more_text = ids[0], self._more_text
+            token = ids[0]
             self.sampled.append(token)
-            if more_text is not None and (text := more_text(token)) is not None:
+            if (text := parser.more_text(token)) is not None:
                 return self._say_more(text, is_last=is_last)
         else:
             self.sampled.extend(ids)
-        parser = self._parser
-        assert parser is not None
         has_room = self.say(parser.feed(ids), is_last=is_last)
         if parser.ending is not None:
             # The engine's step went on behind it: nobody is shown that, and nothing counts it.
@@ -118,7 +107,7 @@ class Hearing:
         """Queue the event of more text of a message, see `say`: most tokens are that."""
         assembler = self._assembler
         assert assembler is not None
-        delta = assembler.more_of_message(text)
+        delta = assembler.delta_of_text(text)
         if delta is None:
             return self.say([TextDelta(text)], is_last=is_last)
         self.last_event_at = self._monotonic()  # as `send` does
@@ -133,7 +122,7 @@ class Hearing:
         """
         assembler = self._assembler
         assert assembler is not None
-        if len(pieces) == 1 and (delta := assembler.more_text(pieces[0])) is not None:
+        if len(pieces) == 1 and (delta := assembler.delta_of(pieces[0])) is not None:
             self.last_event_at = self._monotonic()  # as `send` does
             return self.outlet.send(delta)
         for piece in pieces:

@@ -40,7 +40,7 @@ _MOST_ALIKE: Final = 8
 others."""
 
 _Shape = tuple[int, bytes, tuple[bytes, ...]]
-"""How many tools, the last of them, and those that items offered: tells most apart at once."""
+"""How many tools, the last of them, and those that items offered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +128,7 @@ class KnownSettings:
         return checked is not None
 
     def _look_up(self, settings: Settings, added: tuple[bytes, ...]) -> CheckedSettings | None:
-        tools = settings.tools
-        shape = (len(tools), tools[-1] if tools else b"", added)
+        shape = _shape(settings, added)
         alike = self._known.get(shape)
         if alike is None or (checked := alike.get(settings.SerializeToString())) is None:
             return None
@@ -147,8 +146,7 @@ class KnownSettings:
         if hold_credentials(create.tools, added):
             return
         settings = settings_of(create)
-        tools, key = settings.tools, settings.SerializeToString()
-        shape = (len(tools), tools[-1] if tools else b"", added)
+        shape, key = _shape(settings, added), settings.SerializeToString()
         size = _size(shape, key, checked)
         if size > self._max_bytes:
             return
@@ -162,6 +160,12 @@ class KnownSettings:
         while self._bytes > self._max_bytes:
             shape, forgotten = self._known.popitem(last=False)
             self._bytes -= sum(_size(shape, *known) for known in forgotten.items())
+
+
+def _shape(settings: Settings, added: tuple[bytes, ...]) -> _Shape:
+    """Return what tells most tools apart without comparing all of them."""
+    tools = settings.tools
+    return len(tools), tools[-1] if tools else b"", added
 
 
 def _size(shape: _Shape, key: bytes, checked: CheckedSettings) -> int:

@@ -58,7 +58,7 @@ class PromptTemplates:
             self._versions.setdefault(prompt.id, {})[prompt.version] = prompt
 
     def apply(self, create: Create, *, is_first: bool) -> Sequence[item_pb2.Item] | Rejection:
-        """Fill a create from the template that it names, if any.
+        """Fill a create from the template that it names.
 
         Args:
             create: The create; what it says itself wins over the template.
@@ -67,8 +67,6 @@ class PromptTemplates:
         Returns:
             The messages that come before its input, each with an id.
         """
-        if not create.HasField("prompt"):
-            return ()
         prompt = self._find(create.prompt.id, create.prompt.version)
         if isinstance(prompt, Rejection):
             return prompt

@@ -22,31 +22,40 @@ class Screening:
             check: The check.
             on_refusal: Called as soon as the check refuses or breaks, before prefill is over.
         """
-        self._on_refusal = on_refusal
-        self._task = asyncio.get_running_loop().create_task(check)
+        self._on_refusal: Callable[[], None] | None = on_refusal
+        self._task: asyncio.Task[Verdict] | None = asyncio.get_running_loop().create_task(check)
         self._task.add_done_callback(self._checked)
 
     def _checked(self, task: asyncio.Task[Verdict]) -> None:
+        on_refusal, self._on_refusal = self._on_refusal, None  # whose turn holds this: a cycle
+        assert on_refusal is not None  # a task is done once
         if not task.cancelled() and (task.exception() is not None or not task.result().allowed):
-            self._on_refusal()
+            on_refusal()
 
     async def verdict(self) -> Verdict | None:
-        """Wait for the verdict; None when the check was stopped.
+        """Wait for the verdict, once; None when the check was stopped.
 
         Raises:
             ScreenFailure: The check broke. Without content: what a library says in its own
                 exception may quote what it was given, so only its type is kept.
         """
-        await asyncio.wait((self._task,))
-        if self._task.cancelled():
+        task = self._task
+        if task is None:
+            return None
+        await asyncio.wait((task,))
+        if task.cancelled():
             return None
         try:
-            return self._task.result()
+            return task.result()
         except ScreenFailure:
             raise
         except Exception as error:  # an adapter's fault must not become an allowed turn
             raise ScreenFailure(type(error).__name__) from None
+        finally:
+            del task
+            self._task = None  # what it raised holds the frames that hold this: a cycle
 
     def stop(self) -> None:
         """End the check if it still runs. Idempotent."""
-        self._task.cancel()
+        if self._task is not None:
+            self._task.cancel()

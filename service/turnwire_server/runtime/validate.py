@@ -107,7 +107,7 @@ class CheckedCreate:
             previous=None if is_covered else parent.prompt,
             instructions=self.create.instructions,
             tools=self.tools,
-            force=self.force if self.choice.mode == "required" else None,
+            force=self.force,
             text_format=self.text_format,
             parallel_calls=self.settings.is_parallel,
             generate=not self.is_warm_up,

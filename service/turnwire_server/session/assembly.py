@@ -136,7 +136,7 @@ class ResponseAssembler(OpenText):
             self._move(ResponseTrigger.OUTPUT)
         events: list[Outgoing] = []
         for piece in pieces:
-            if (delta := self.more_text(piece)) is not None:
+            if (delta := self.delta_of(piece)) is not None:
                 events.append(delta)
                 continue
             item = self._open

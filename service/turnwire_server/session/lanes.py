@@ -121,7 +121,7 @@ class Lanes:
 
     def run_if_idle(self, turn: Turn) -> bool:
         """Let a turn run at once if nothing runs and nothing waits; return whether it does."""
-        if self._running or self.queued:
+        if not self.is_idle:
             return False
         self._running[turn.lane] = turn
         return True

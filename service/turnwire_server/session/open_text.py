@@ -22,11 +22,11 @@ class OpenText:
         self._open: OpenItem | None = None
         self._sequence_number = 0
 
-    def more_text(self, piece: OutputPiece) -> Delta | None:
+    def delta_of(self, piece: OutputPiece) -> Delta | None:
         """Return the event of more text of the message, None for anything else."""
-        return self.more_of_message(piece.text) if isinstance(piece, TextDelta) else None
+        return self.delta_of_text(piece.text) if isinstance(piece, TextDelta) else None
 
-    def more_of_message(self, text: str) -> Delta | None:
+    def delta_of_text(self, text: str) -> Delta | None:
         """Return the event of more text of the message (most tokens), None if none is open."""
         item = self._open
         if isinstance(item, OpenMessage) and self._state is _OPEN:

@@ -81,6 +81,11 @@ class _Protocol(web.RequestHandler):
         elif self._body is not None and not self._body.is_eof():
             self._body.set_exception(web.RequestPayloadError())
 
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Note that the client is gone; its last body holds this."""
+        super().connection_lost(exc)
+        self._body = None
+
     def set_parser(self, parser: FrameParser, *options: Any, **named: Any) -> None:
         """Take the parser of an upgraded connection."""
         told = named.get("data_received_cb")

@@ -125,6 +125,7 @@ class WebSocketBridge:
             # Before closing: with a reader in `receive`, aiohttp hangs up at once.
             reader.cancel()
             (fault,) = await asyncio.gather(reader, return_exceptions=True)
+            socket.forget_fault()
         if isinstance(fault, tuple):
             await socket.fail(transport, fault, linger_s=self._settings.close_timeout_s)
         elif ending.reason not in ("disconnected", "lost"):

@@ -68,6 +68,15 @@ class Socket(web.WebSocketResponse):
             return False
         return await super().close(code=code, message=message, drain=drain)
 
+    def forget_fault(self) -> None:
+        """Let go of the frames in which aiohttp noticed that the client was gone: they hold this.
+
+        Until the next full collection that would keep the connection.
+        """
+        error = self.exception()
+        if error is not None:
+            error.__traceback__ = error.__context__ = None
+
     async def fail(self, transport: asyncio.Transport, close: Close, *, linger_s: float) -> None:
         """Close for the client's fault, and read on until it has seen it.
 

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import gc
 
+import pytest
+
 from turnwire_server.adapters.engines.prefix_index import PrefixIndex
 from turnwire_server.session.tokens import TokenIds
 
@@ -106,6 +108,16 @@ def test_what_was_generated_is_remembered_when_it_is_asked_for_or_when_there_is_
     assert len(index._blocks) == 2
     index.generated(match, ids, range(64, 192))
     assert index.look_up(TokenIds(range(300))).cached == 192
+
+
+def test_what_cannot_be_remembered_is_not_tried_again() -> None:
+    index = PrefixIndex()
+    match = index.look_up(ids := TokenIds(range(64)))
+    index.prefilled(match, ids)
+    index.generated(match, ids, [1 << 32])  # no id
+    with pytest.raises(OverflowError):
+        index.look_up(ids)
+    assert index.look_up(TokenIds(range(65))).cached == 64
 
 
 def test_an_older_view_of_a_longer_buffer_is_cached_too() -> None:

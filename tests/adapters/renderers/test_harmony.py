@@ -75,6 +75,13 @@ def request(*items: item_pb2.Item, history: Sequence[item_pb2.Item] = (), **chan
     return RenderRequest(new_items=items, history=lambda: list(history), **changes)
 
 
+def read(parser, ids: Sequence[int]) -> Sequence[OutputPiece]:
+    """Let a parser read ids as a turn does: one alone may be nothing but text."""
+    if len(ids) == 1 and (text := parser.more_text(ids[0])) is not None:
+        return [TextDelta(text)]
+    return parser.feed(ids)
+
+
 def parse(
     renderer: HarmonyRenderer,
     text: str,
@@ -90,7 +97,7 @@ def parse(
     pieces = [
         piece
         for start in range(0, len(ids), step)
-        for piece in parser.feed(ids[start : start + step])
+        for piece in read(parser, ids[start : start + step])
     ]
     return merged([*pieces, *parser.finish(reason)])
 
@@ -477,6 +484,21 @@ def test_one_call_at_most_when_calls_are_not_parallel(renderer):
     assert parse(renderer, text, parallel_calls=False).count(CallEnded()) == 1
 
 
+def test_an_id_that_is_nothing_but_more_of_the_message_is_its_text(renderer):
+    turn = request(message("user", "go"), tools=TOOLS)
+    parser = renderer.parser(turn, renderer.render(turn))
+    (word, *_), final = encode(" word"), encode("<|channel|>final<|message|>")
+    assert [parser.more_text(token) for token in final] == [None] * len(final)
+    parser.feed(final)
+    assert parser.more_text(word) == " word"
+    for cut in encode("🜂")[:1]:
+        assert parser.more_text(cut) is None
+        parser.feed([cut])
+        assert parser.more_text(word) is None
+    parser.feed(encode(f"<|end|><|start|>assistant{ANALYSIS}"))
+    assert parser.more_text(word) is None  # it is reasoning
+
+
 @pytest.mark.parametrize("step", [1, 3, 1000])
 def test_ids_behind_the_one_call_allowed_are_not_kept(renderer, step):
     asked, answer = message("user", "go"), output("call_0", "x")
@@ -488,7 +510,7 @@ def test_ids_behind_the_one_call_allowed_are_not_kept(renderer, step):
     parser = renderer.parser(turn, rendered)
     fed = 0
     while parser.ending is None:
-        parser.feed(ids[fed : fed + step])
+        read(parser, ids[fed : fed + step])
         fed += step
     assert parser.ending == Ending(len(said), is_exact=True)
     prompt = renderer.sampled(rendered, ids[: parser.ending.ids], "stop")

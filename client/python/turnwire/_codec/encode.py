@@ -25,7 +25,7 @@ _Member: TypeAlias = tuple[str, Encode | None]
 _LEAST_PLAIN = 2
 """So many members are worth being read in one call."""
 _MOST_ASKED = 2
-"""Of more members that may be absent, protobuf finds those that are not sooner."""
+"""Where more members may be absent, it is quicker to have protobuf walk those that are there."""
 
 _by_type: dict[type[Message], Encode] = {}
 """Encoders of the types that were encoded by themselves."""

@@ -52,7 +52,7 @@ def verify(message: Message) -> None:
 
 @compiled_once
 def _members(descriptor: Descriptor, kind: None) -> _Check:
-    """Return the check of a message type; `kind` says nothing."""
+    """Return the check of a message type, which is the same for every use: `kind` is None."""
     checks = {
         field: _named(field, check)
         for field in descriptor.fields

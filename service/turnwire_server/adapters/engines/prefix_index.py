@@ -107,14 +107,14 @@ class PrefixIndex:
 
     def catch_up(self) -> None:
         """Remember what was noted; a look-up does that first."""
-        for match, ids, sampled in self._behind:
+        behind, self._behind = self._behind, []
+        for match, ids, sampled in behind:
             buffer = match.buffer
             if len(ids) != buffer.length:
                 continue  # another turn prefilled a longer prompt of this buffer meanwhile
             buffer.generated = array("I", sampled)
             rest = ids.as_array(buffer.blocks * _BLOCK) + buffer.generated
             self._remember(_hashes(buffer.chain, rest))
-        self._behind.clear()
 
     def _watch(self, buffer: _Buffer) -> None:
         """Know a conversation until it is gone: nobody can look it up after that."""

@@ -33,7 +33,7 @@ from turnwire_server.ports.engine import (
 __all__ = ["ScriptHook", "SimEngine", "SimGeneration", "SimSettings"]
 
 _NEXT = 1 - ROUNDING
-"""Tokens after the one that is due: then the next is due too."""
+"""So many tokens behind one that is due, the next is due as well."""
 
 ScriptHook = Callable[[EngineRequest], str | Sequence[int] | None]
 """Decides a turn for a test: text with markup, ids as they are, or None for the default."""
@@ -178,7 +178,7 @@ class SimGeneration:
         self._take: Callable[[Sequence[int]], bool] | None = None
         """Who listens."""
         self._timer: Timer | None = None
-        """From the first wait to the end: it holds this, a cycle."""
+        """While the reader waits: it holds this, a cycle."""
         self._waiting: asyncio.Future[bool] | None = None
         """Resolved when the newest wait is over: whether who listens has no room."""
         self._output: SimOutput | None = None
@@ -297,7 +297,7 @@ class SimGeneration:
         self, finish: FinishReason, ids: Sequence[int] = (), *, cached_tokens: int | None = None
     ) -> EngineStep:
         self._over = True
-        self._timer = self._take = None  # who listens holds this, and so does the timer: cycles
+        self._take = None  # who listens holds this: a cycle
         if self._match is not None and self._output is not None:
             sampled = self._output.ids[: self._sent]
             self._prefixes.generated(self._match, self._request.ids, sampled)
@@ -319,6 +319,7 @@ class SimGeneration:
             # The reader may have gone away.
             if self._timer is not None:
                 self._timer.cancel()
+                self._timer = None
             if self._soon is not None:
                 self._soon.cancel()
                 self._soon = None

@@ -36,13 +36,14 @@ __all__ = [
 
 _VERSION: Final = 1
 
-_NUMBERS: Final = (
+_OF_EACH: Final = (
     *("response_id", "tenant", "model", "created_at"),
     *("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens"),
 )
+"""Members that every line of usage has."""
 _Members: TypeAlias = Callable[[UsageRecord], tuple[str | int, ...]]
-_PROGRESS: Final[_Members] = attrgetter(*_NUMBERS)
-_SETTLED: Final[_Members] = attrgetter(*_NUMBERS, "status", "closed_at")
+_PROGRESS: Final[_Members] = attrgetter(*_OF_EACH)
+_SETTLED: Final[_Members] = attrgetter(*_OF_EACH, "status", "closed_at")
 
 
 def header_line(database: str) -> bytes:

@@ -47,6 +47,11 @@ class _Kind(enum.Enum):
     """What the model wrote in another's name."""
 
 
+# To look up a member of an enum takes longer than the rest of a token.
+_CONTENT = _State.CONTENT
+_TEXT = _Kind.TEXT
+
+
 class HarmonyParser:
     """Sampled ids in, output pieces out (`ports.OutputParser`)."""
 
@@ -94,6 +99,17 @@ class HarmonyParser:
     def ending(self) -> Ending | None:
         """Where the output ends, None before that is known."""
         return Ending(self._fed, is_exact=True) if self._done else None
+
+    def more_text(self, token: int) -> str | None:
+        """Return the text of an id that is nothing but more of the message."""
+        is_message = self._state is _CONTENT and self._kind is _TEXT and not self._early
+        if not is_message or self._tokens.is_special(token):
+            return None
+        text = self._text.whole(token)
+        if not text:
+            return None
+        self._fed += 1
+        return text
 
     def feed(self, ids: Sequence[int]) -> Sequence[OutputPiece]:
         """Return what `ids` add."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from turnwire_server.adapters.renderers.formats.mere_text import TextTaker
+from turnwire_server.adapters.renderers.formats.pieces import FormatParser
 from turnwire_server.adapters.renderers.reasoning_count import ReasoningCount
 from turnwire_server.ports.engine import FinishReason
 from turnwire_server.ports.renderer import Ending
@@ -19,7 +19,7 @@ class TextParser:
     __slots__ = ("_calls", "_output", "ending")
 
     def __init__(
-        self, token_bytes: Callable[[int], bytes], calls: TextTaker, *, opening: str = ""
+        self, token_bytes: Callable[[int], bytes], calls: FormatParser, *, opening: str = ""
     ) -> None:
         """Build it from its parts.
 
@@ -44,7 +44,7 @@ class TextParser:
         return self._output.tokens_of(self._calls.reasoning_spans)
 
     def more_text(self, token: int) -> str | None:
-        """Return the text of an id that is nothing but more of the message; see `TellsText`."""
+        """Return the text of an id that is nothing but more of the message."""
         output = self._output
         text = output.whole(token)
         if not self._calls.take(text):

@@ -205,7 +205,9 @@ class Call:
             if self._has_begun or self._is_over:
                 return False
             self._begin()
-            return self.write_now(data)
+            writer = self._prompt_writer
+            if writer is None:
+                return False
         length = len(data)
         size = length + PREFIX_BYTES
         h2, stream = self._h2, self._h2_stream

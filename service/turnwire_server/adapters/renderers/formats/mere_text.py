@@ -4,20 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Protocol
 
-from turnwire_server.adapters.renderers.formats.pieces import FormatParser
 from turnwire_server.session.output import OutputPiece, TextDelta
 
-__all__ = ["MereText", "TextTaker"]
-
-
-class TextTaker(FormatParser, Protocol):
-    """A format parser that may be asked first whether a text is nothing but text."""
-
-    def take(self, text: str) -> bool:
-        """Take `text` if it is nothing but more of the message; else nothing is taken."""
-        ...
+__all__ = ["MereText"]
 
 
 class MereText:

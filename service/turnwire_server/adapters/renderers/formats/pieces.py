@@ -29,6 +29,10 @@ class FormatParser(Protocol):
         """Where reasoning stands in the text so far, in characters, ascending and disjoint."""
         ...
 
+    def take(self, text: str) -> bool:
+        """Take `text` if it is nothing but more of the message; else nothing is taken."""
+        ...
+
     def feed(self, text: str) -> Sequence[OutputPiece]:
         """Return what `text` adds. Holds back what could be the start of markup."""
         ...
