@@ -180,4 +180,4 @@ def test_a_usual_create_is_not_shown_to_pydantic_and_a_wrong_one_is(
     wrong = decode_client_event(orjson.dumps({**USUAL, "store": "yes"}))
     assert isinstance(wrong, Fault) and wrong.param == "store"
     assert len(shown) == 1
-    assert set(requests._PLAIN) == {shapes.ResponseCreate, SHAPE}
+    assert set(requests._USUAL) == {shapes.ResponseCreate, SHAPE}

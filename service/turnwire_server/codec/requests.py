@@ -48,17 +48,14 @@ AnyMessage = TypeVar("AnyMessage", bound=Message)
 _MAX_SALVAGED_CHARS = 1_048_576
 """Beyond it, JSON that is not JSON is not searched for ids."""
 
-_PLAIN = {
-    shapes.ResponseCreate: shapes.Plain(shapes.ResponseCreate),
-    shapes.ResponseCreateEvent: shapes.Plain(shapes.ResponseCreateEvent),
+_USUAL = {
+    shapes.ResponseCreate: (shapes.Plain(shapes.ResponseCreate), quick_decoder(ResponseCreate)),
+    shapes.ResponseCreateEvent: (
+        shapes.Plain(shapes.ResponseCreateEvent),
+        quick_decoder(ClientEvent),
+    ),
 }
-"""The short look at what comes with every turn."""
-
-_QUICK: dict[type[Message], Callable[[Any], dict[str, Any]]] = {
-    ClientEvent: quick_decoder(ClientEvent),
-    ResponseCreate: quick_decoder(ResponseCreate),
-}
-"""What makes messages of what is plain, if it is usual too."""
+"""The short look at what comes with every turn, and what makes messages of what passes it."""
 
 _NOT_FINITE = re.compile(r".?(NaN|-?Infinity)", re.DOTALL)
 """After the place that the parser gives, or one before it: it gets beyond a minus sign."""
@@ -244,11 +241,11 @@ def _decode(
     event_id: str | None,
     stream_id: str | None,
 ) -> AnyMessage | Fault:
-    is_plain, quick = _PLAIN.get(shape), _QUICK.get(message_type)
+    is_plain, quick = _USUAL.get(shape, (None, None))
     try:
-        if is_plain is None or not is_plain(value):
+        if is_plain is None or quick is None or not is_plain(value):
             shape.model_validate(value)
-        elif quick is not None:
+        else:
             try:
                 return message_type(**quick(value))
             except UNUSUAL:
