@@ -36,10 +36,10 @@ from turnwire.v1.item_pb2 import (
     ReasoningItem,
 )
 from turnwire.v1.tool_pb2 import FunctionTool, Tool, WebSearchTool
-from turnwire_server.session.checked_input import check_message_alone
+from turnwire_server.session.checked_input import CheckedInput, check_message_alone
 from turnwire_server.session.conversation import EMPTY, item_text
 from turnwire_server.session.errors import Rejection
-from turnwire_server.session.item_rules import CheckedInput, ItemRules
+from turnwire_server.session.item_rules import ItemRules
 from turnwire_server.session.sealed import Compacted
 from turnwire_server.session.tool_rules import ToolCatalogue
 

@@ -15,10 +15,11 @@ from turnwire_server.ports.conversations import (
     StoredConversation,
 )
 from turnwire_server.runtime.paging import PageRequest, item_id, page_of
+from turnwire_server.session.checked_input import CheckedInput
 from turnwire_server.session.conversation import EMPTY, Conversation
 from turnwire_server.session.create_rules import check_metadata
 from turnwire_server.session.errors import Rejection, quoted
-from turnwire_server.session.item_rules import CheckedInput, ItemRules
+from turnwire_server.session.item_rules import ItemRules
 from turnwire_server.session.listed import listed_item
 from turnwire_server.session.prompt import Prompt
 from turnwire_server.session.sealed import Unseal, opened_compaction

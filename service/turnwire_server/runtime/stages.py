@@ -52,8 +52,7 @@ class Stages:
             own: Tokens of the prompt that the response sampled itself.
         """
         seconds, prompt, reason = self.seconds, rendered.prompt, rendered.rerender_reason
-        inference = seconds.get("prefill", 0.0) + seconds.get("decode", 0.0)
-        overhead = max(0.0, sum(seconds.values()) - inference)  # a sum is not exact
+        overhead = sum(each for stage, each in seconds.items() if stage not in _INFERENCE)
         given, fresh = len(prompt.ids) - own, rendered.rendered_tokens
         timing.CopyFrom(
             Timing(
@@ -65,7 +64,7 @@ class Stages:
                     # When the head was rendered again, what was sent are the tokens behind it.
                     sent=max(0, fresh - prompt.head_length) if reason else fresh,
                     rendered=fresh,
-                    cached=cached if cached < given else given,
+                    cached=min(cached, given),
                     output=output,
                 ),
             )
@@ -86,3 +85,5 @@ _MEMBERS = {
     )
 }
 """Stages, and what shows them."""
+_INFERENCE = frozenset({"prefill", "decode"})
+"""Those in which the turn waits for its engine."""

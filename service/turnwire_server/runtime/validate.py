@@ -102,7 +102,7 @@ class CheckedCreate:
         """Return what the renderer gets."""
         is_covered = self.covered is not None
         return RenderRequest(
-            new_items=shown_items(self.items[self.covered or 0 :], self.unseal),
+            new_items=self.shown(self.items[self.covered or 0 :]),
             history=lambda: [] if is_covered else self.shown(parent.conversation.items()),
             previous=None if is_covered else parent.prompt,
             instructions=self.create.instructions,
@@ -217,8 +217,8 @@ class Validator:
                 unseal=self._unseal,
                 takes_images=(settings.engine if settings else model.engine.info).images,
             )
-            given = rules.check(
-                create.input if create.HasField("input") else None,
+            given = rules.check_items(
+                create.input.items.items,
                 parent.conversation,
                 outputs_required=not is_warm_up,
                 before=before,

@@ -122,8 +122,7 @@ class Conversation:
                 message = item.message
                 if message.role == "user":
                     tool_outputs = 0
-                    content = message.content
-                    user_text = (content.text or item_text(content))[:_MAX_USER_TEXT]
+                    user_text = item_text(message.content)[:_MAX_USER_TEXT]
                 continue
             calls = calls or OpenCalls(self)
             calls.read(item)

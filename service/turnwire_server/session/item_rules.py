@@ -28,7 +28,7 @@ from turnwire_server.session.sealed import (
 )
 from turnwire_server.session.tool_rules import ToolCatalogue
 
-__all__ = ["CheckedInput", "ItemRules"]
+__all__ = ["ItemRules"]
 
 _INPUT_PARTS = frozenset({"input_text", "text"})
 _ASSISTANT_PARTS = frozenset({"output_text", "refusal"})
@@ -140,6 +140,19 @@ class ItemRules:
         if alone is not None:
             return alone
         listed: Sequence[item_pb2.Item] = () if given is None else given.items.items
+        return self.check_items(
+            listed, conversation, outputs_required=outputs_required, before=before
+        )
+
+    def check_items(
+        self,
+        listed: Sequence[item_pb2.Item],
+        conversation: Conversation,
+        *,
+        outputs_required: bool,
+        before: Sequence[item_pb2.Item] = (),
+    ) -> CheckedInput | Rejection:
+        """Check an input that is known to be no message alone; for the rest see `check`."""
         checked: list[item_pb2.Item] = []
         warnings: list[response_pb2.Warning] = []
         if len(listed) > MAX_INPUT_ITEMS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, TypeAlias
 
@@ -14,13 +14,17 @@ from turnwire._codec import options
 from turnwire._codec.compiling import compiled_once
 from turnwire.v1 import annotations_pb2
 
-__all__ = ["Encode", "dumps", "members_of", "to_value"]
+__all__ = ["Asked", "Encode", "add_asked", "dumps", "members_of", "to_value"]
 
 Encode = Callable[[Any], Any]
 """From what protobuf holds to what JSON shows."""
 
 _Member: TypeAlias = tuple[str, Encode | None]
 """Name of a member, and its encoder; None when JSON shows the value as it is."""
+
+Asked: TypeAlias = tuple[str, bool, bool, str, Encode | None]
+"""A member that a message is asked for: its field, whether that has presence, whether a value that
+is there is shown also when it is zero or empty; then name and encoder, as above."""
 
 _LEAST_PLAIN = 2
 """So many members are worth being read in one call."""
@@ -172,8 +176,8 @@ def _asked(
         others: The other members.
     """
     values = attrgetter(*plain.values()) if plain else None
-    asked = [
-        (name, field.name, field.has_presence, _shows_zero(field, convert), convert)
+    asked: list[Asked] = [
+        (field.name, field.has_presence, _shows_zero(field, convert), name, convert)
         for field, (name, convert) in others.items()
     ]
 
@@ -181,15 +185,20 @@ def _asked(
         out = template.copy()
         if values is not None:
             out.update(zip(plain, values(message), strict=True))
-        for name, field, has_presence, shows_zero, convert in asked:
-            if has_presence and not message.HasField(field):
-                continue
-            value = getattr(message, field)
-            if value or shows_zero:
-                out[name] = value if convert is None else convert(value)
+        add_asked(out, message, asked)
         return out
 
     return encode
+
+
+def add_asked(out: dict[str, Any], message: Message, asked: Sequence[Asked]) -> None:
+    """Ask a message for members, and put into `out` what is shown of them."""
+    for field, has_presence, shows_zero, name, convert in asked:
+        if has_presence and not message.HasField(field):
+            continue
+        value = getattr(message, field)
+        if value or shows_zero:
+            out[name] = value if convert is None else convert(value)
 
 
 def _shows_zero(field: FieldDescriptor, convert: Encode | None) -> bool:

@@ -9,7 +9,7 @@ import orjson
 from google.protobuf.message import Message
 
 from turnwire._codec import options
-from turnwire._codec.encode import members_of, to_value
+from turnwire._codec.encode import Asked, add_asked, members_of, to_value
 
 __all__ = ["Settled", "Splicer"]
 
@@ -33,8 +33,8 @@ class Splicer:
         members = members_of(options.descriptor_of(message_type))
         # As protobuf would list them; but to list all that is set takes longer than to ask for
         # the few that change.
-        self._changing = [
-            (field.name, field.has_presence, *member)
+        self._changing: list[Asked] = [
+            (field.name, field.has_presence, field.has_presence, *member)
             for field, member in sorted(members.items(), key=lambda each: each[0].number)
             if field.name in changing
         ]
@@ -56,12 +56,7 @@ class Splicer:
             settled: What `settled` gave for a message that differs in fields that change only.
         """
         out = dict(settled)
-        for field, has_presence, name, convert in self._changing:
-            if has_presence and not message.HasField(field):
-                continue
-            value = getattr(message, field)
-            if value or has_presence:
-                out[name] = value if convert is None else convert(value)
+        add_asked(out, message, self._changing)
         return out
 
 
