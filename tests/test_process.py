@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from harness.clock import ManualClock
+from harness.memory import MemorySink
 from harness.server import make_sim_services
 from turnwire_server import process
 from turnwire_server.runtime.resting import REST_S, RestingSessions
@@ -72,3 +73,28 @@ async def test_where_memory_cannot_be_given_back_sessions_rest_all_the_same(
     tidying.cancel()
     await asyncio.gather(tidying, return_exceptions=True)
     assert host.session.rested
+
+
+async def test_while_a_hundred_are_connected_python_takes_no_arenas(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    services, switched = make_sim_services(), []
+    monkeypatch.setattr(process, "find_arena_switch", lambda: switched.append)
+    process._limit_arenas(services)
+    connections = [services.connect(MemorySink(), wire="websocket") for _ in range(99)]
+    assert switched == []
+    connections.append(services.connect(MemorySink(), wire="websocket"))
+    assert switched == [False]
+    for connection in connections:
+        services.forget(connection)
+    assert switched == [False, True]
+
+
+async def test_where_arenas_cannot_be_refused_nobody_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    services = make_sim_services()
+    told_before = services.on_connections
+    monkeypatch.setattr(process, "find_arena_switch", lambda: None)
+    process._limit_arenas(services)
+    assert services.on_connections is told_before

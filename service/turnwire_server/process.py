@@ -23,7 +23,12 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Final
 
-from turnwire_server.adapters.allocator import EmptyCaches, find_trim
+from turnwire_server.adapters.allocator import (
+    ArenaLimit,
+    EmptyCaches,
+    find_arena_switch,
+    find_trim,
+)
 from turnwire_server.app import Server, StartFailure, make_services
 from turnwire_server.config import Config
 from turnwire_server.reloading import Reloading
@@ -107,6 +112,7 @@ async def serve(
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
+        _limit_arenas(services)
         on_ready(server)
         await _unless(_tidy(services), stop, terminated)
         await reloading.close()
@@ -135,6 +141,12 @@ async def _tidy(services: Services) -> None:
         services.clock, _worked, services.resting.rest_one, empty_caches.look, give_back
     )
     await tidying.run()
+
+
+def _limit_arenas(services: Services) -> None:
+    """Have many sessions live where their memory can be given back."""
+    if switch := find_arena_switch():
+        services.on_connections = ArenaLimit(switch).look
 
 
 def _on_signal(number: signal.Signals, call: Callable[[], None]) -> None:
