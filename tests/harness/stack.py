@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from harness.held_engine import HeldEngine
 from harness.peers import GrpcPeer, HttpPeer, MemoryWirePeer, Peer, WebSocketPeer, Wire
@@ -27,7 +28,7 @@ from turnwire_server.runtime.settings import RuntimeSettings
 from turnwire_server.transports.grpc import GrpcSettings
 from turnwire_server.transports.http import HttpSettings
 
-__all__ = ["MODEL", "Parts", "Stack", "running_stack"]
+__all__ = ["MODEL", "Parts", "Stack", "one_peer", "running_stack"]
 
 MODEL = "sim"
 
@@ -150,3 +151,12 @@ async def running_stack(parts: Parts | None = None) -> AsyncIterator[Stack]:
                 yield Stack(services, engine, exits, parts)
         finally:
             await services.close()
+
+
+@asynccontextmanager
+async def one_peer(**parts: Any) -> AsyncIterator[tuple[Stack, MemoryWirePeer]]:
+    """Run a server made of such `Parts`, with one peer in memory."""
+    async with running_stack(Parts(**parts)) as stack:
+        peer = await stack.connect("memory")
+        assert isinstance(peer, MemoryWirePeer)
+        yield stack, peer

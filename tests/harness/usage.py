@@ -97,7 +97,7 @@ class StrictLedger(MemoryLedger):
         self.told.append(("settle", record.response_id))
         super().settle(record)
 
-    async def close_record(self, record: UsageRecord) -> None:
+    def close_record(self, record: UsageRecord) -> None:
         """Close it."""
         self.told.append(("close", record.response_id))
-        await super().close_record(record)
+        super().close_record(record)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
 from harness.clock import ManualClock
 from harness.memory import MemoryPeer, MemorySink
-from harness.peers import MemoryWirePeer
 from harness.reading import response_of, status_of
-from harness.stack import Parts, Stack, running_stack
+from harness.stack import Parts, one_peer, running_stack
 from harness.waiting import until
 from turnwire.v1.client_event_pb2 import ClientEvent
 from turnwire.v1.response_pb2 import Response
@@ -24,14 +21,6 @@ from turnwire_server.runtime import host as host_module
 from turnwire_server.runtime.outbox import Outbox
 from turnwire_server.runtime.settings import OutboxSettings, RuntimeSettings
 from turnwire_server.runtime.unary import UnaryApi
-
-
-@asynccontextmanager
-async def one_peer(**parts: Any) -> AsyncIterator[tuple[Stack, MemoryWirePeer]]:
-    async with running_stack(Parts(**parts)) as stack:
-        peer = await stack.connect("memory")
-        assert isinstance(peer, MemoryWirePeer)
-        yield stack, peer
 
 
 async def test_no_turn_outlives_its_connection_when_that_is_cancelled() -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from harness.memory import MemorySink
 from harness.peers import MemoryWirePeer, Wire
 from harness.reading import arm_of, arms, failure_of, response_of, status_of
 from harness.scripted_screen import ScriptedScreen
-from harness.stack import Parts, Stack, running_stack
+from harness.stack import Parts, Stack, one_peer, running_stack
 from harness.usage import HeldTable, StrictLedger
 from harness.waiting import until
 from turnwire.v1 import response_pb2
@@ -50,14 +49,6 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> StrictLedger:
 
     monkeypatch.setattr(MemorySink, "encode", noted)
     return ledger
-
-
-@asynccontextmanager
-async def one_peer(**parts: Any) -> AsyncIterator[tuple[Stack, MemoryWirePeer]]:
-    async with running_stack(Parts(**parts)) as stack:
-        peer = await stack.connect("memory")
-        assert isinstance(peer, MemoryWirePeer)
-        yield stack, peer
 
 
 def without_noise(told: Sequence[tuple[str, str]]) -> list[str]:

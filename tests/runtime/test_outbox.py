@@ -247,6 +247,50 @@ async def test_what_cannot_be_encoded_does_not_keep_what_was_sent_before_it(
         assert await r.wire.next_batch() == [b"a"]
 
 
+async def test_what_stands_before_an_event_that_cannot_be_encoded_counts_for_the_bound(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async with rig(outbox_bytes=4) as r:
+
+        def encode(event: Outgoing) -> bytes:
+            assert isinstance(event, Delta)
+            return event.text.encode()
+
+        monkeypatch.setattr(r.wire, "encode", encode)
+        r.wire.stop_reading()
+        with pytest.raises(AssertionError):
+            r.send_all("aaaa", "bbbb", None)
+        assert r.outbox.is_crowded
+        assert not r.send("c")
+        r.wire.read(10)
+        async with asyncio.timeout(20):
+            await r.outbox.drain()
+        assert not r.outbox.is_crowded
+        assert await r.wire.next_batch() == [b"aaaa", b"bbbb", b"c"]
+
+
+@pytest.mark.parametrize(
+    ("texts", "has_room", "is_crowded"),
+    [(("aaa",), True, False), (("aa", "bb"), False, False), (("aaaa", "b", "ccc"), False, True)],
+    ids=["below the bound", "at the bound", "at twice the bound"],
+)
+async def test_events_that_are_together_are_held_to_the_bound_as_single_ones_are(
+    texts, has_room, is_crowded
+):
+    async with rig(outbox_bytes=4) as r:
+        r.wire.stop_reading()
+        assert r.send_all(*texts) == has_room
+        assert r.outbox.is_crowded == is_crowded
+        drained = asyncio.create_task(r.outbox.drain())
+        await r.wire.until_stuck()
+        await r.settle()
+        assert drained.done() == has_room
+        r.wire.read(10)
+        async with asyncio.timeout(20):
+            await drained
+        assert not r.outbox.is_crowded
+
+
 async def test_no_events_are_no_write():
     async with rig() as r:
         assert r.send_all()

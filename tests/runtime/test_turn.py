@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
 from harness.memory import MemorySink
-from harness.peers import MemoryWirePeer
 from harness.reading import (
     arm_of,
     arms,
@@ -20,7 +17,7 @@ from harness.reading import (
     status_of,
     text_of,
 )
-from harness.stack import Parts, Stack, running_stack
+from harness.stack import one_peer
 from harness.waiting import until
 from turnwire_server.adapters.engines.sim import SimEngine, SimGeneration, SimSettings
 from turnwire_server.adapters.ledgers.memory import MemoryLedger
@@ -36,18 +33,16 @@ from turnwire_server.session.events import Delta, Outgoing
 SECRET = "/srv/secret/path is on fire"
 
 
-class SlowLedger(MemoryLedger):
-    """Closes records only when it is let."""
+class NotedLedger(MemoryLedger):
+    """Notes what is so when a record is closed."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.opened = asyncio.Event()
-        self.waiting = 0
+        self.on_close: Callable[[UsageRecord], None] = lambda record: None
 
-    async def close_record(self, record: UsageRecord) -> None:
-        self.waiting += 1
-        await self.opened.wait()
-        await super().close_record(record)
+    def close_record(self, record: UsageRecord) -> None:
+        self.on_close(record)
+        super().close_record(record)
 
 
 class GatedStore(MemoryResponseStore):
@@ -74,30 +69,42 @@ class GatedStore(MemoryResponseStore):
         return await super().get(response_id, tenant=tenant)
 
 
-@asynccontextmanager
-async def one_peer(**parts: Any) -> AsyncIterator[tuple[Stack, MemoryWirePeer]]:
-    async with running_stack(Parts(**parts)) as stack:
-        peer = await stack.connect("memory")
-        assert isinstance(peer, MemoryWirePeer)
-        yield stack, peer
-
-
 async def test_after_work_never_delays_the_next_turn() -> None:
-    ledger = SlowLedger()
+    ledger, opened, waiting = NotedLedger(), asyncio.Event(), []
     async with one_peer(ledger=ledger) as (stack, peer):
+
+        async def waits() -> None:
+            waiting.append(True)
+            await opened.wait()
+            waiting.pop()
+
+        ledger.on_close = lambda record: stack.services.afterwork.add(
+            waits, response_id=record.response_id
+        )
         for _ in range(3):
             assert status_of(response_of(await peer.turn(input="Hi"))) == "completed"
-        assert (ledger.waiting, len(ledger.closed)) == (3, 0)
-        ledger.opened.set()
+        await until(lambda: len(waiting) == 3)
+        opened.set()
         await stack.services.afterwork.finish(5)
-        assert len(ledger.closed) == 3
+        assert (len(waiting), len(ledger.closed)) == (0, 3)
+
+
+async def test_a_record_is_closed_behind_the_end_of_its_turn_and_needs_no_task() -> None:
+    ledger, seen = NotedLedger(), []
+    async with one_peer(ledger=ledger) as (stack, peer):
+        ledger.on_close = lambda record: seen.append(
+            (record.response_id in stack.services.running, asyncio.current_task())
+        )
+        await peer.turn(input="Hi")
+        await stack.services.afterwork.finish(5)
+        assert seen == [(False, None)]
 
 
 async def test_after_work_that_breaks_is_logged_without_content_and_harms_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class BrokenLedger(MemoryLedger):
-        async def close_record(self, record: UsageRecord) -> None:
+        def close_record(self, record: UsageRecord) -> None:
             raise RuntimeError("disk full")
 
     async with one_peer(ledger=BrokenLedger()) as (stack, peer):

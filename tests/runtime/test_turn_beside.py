@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 import aiohttp
 import pytest
 
 from harness.memory import MemorySink
-from harness.peers import MemoryWirePeer
 from harness.reading import (
     arm_of,
     arms,
@@ -20,27 +18,21 @@ from harness.reading import (
     status_of,
 )
 from harness.server import running_server
-from harness.stack import Parts, Stack, running_stack
+from harness.stack import one_peer
 from turnwire.v1.response_pb2 import Response
 from turnwire_server.adapters.engines.prefix_index import PrefixIndex
+from turnwire_server.adapters.engines.sim import SimSettings
 from turnwire_server.adapters.renderers.sim_chatml import SimParser
 from turnwire_server.ports.screen import ScreenFailure
 from turnwire_server.runtime import commit, turn
 from turnwire_server.runtime.run import TurnRun
+from turnwire_server.session.assembly import ResponseAssembler
 from turnwire_server.session.conversation import Conversation
 from turnwire_server.session.events import Delta, Outgoing
 from turnwire_server.session.output import OutputPiece
 from turnwire_server.session.responses import new_response
 
 SECRET = "/srv/secret/path is on fire"
-
-
-@asynccontextmanager
-async def one_peer(**parts: Any) -> AsyncIterator[tuple[Stack, MemoryWirePeer]]:
-    async with running_stack(Parts(**parts)) as stack:
-        peer = await stack.connect("memory")
-        assert isinstance(peer, MemoryWirePeer)
-        yield stack, peer
 
 
 async def test_the_engine_starts_before_the_response_is_made(
@@ -139,6 +131,23 @@ async def test_the_simulated_cache_learns_what_was_said_behind_the_terminal_even
         await peer.turn(input="Hi")
         await asyncio.sleep(0)
         assert done[-2:] == ["response_completed", "learnt"]
+
+
+async def test_the_id_that_ends_a_turn_says_nothing_that_is_to_be_assembled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[list[OutputPiece]] = []
+    add = ResponseAssembler.add
+
+    def noted(assembler: ResponseAssembler, pieces: Iterable[OutputPiece]) -> list[Outgoing]:
+        said.append([*pieces])
+        return add(assembler, said[-1])
+
+    monkeypatch.setattr(ResponseAssembler, "add", noted)
+    async with one_peer(sim=SimSettings(step_tokens=1)) as (_, peer):
+        events = await peer.turn(input="Hi", metadata={"turnwire.sim": '{"text": "Two words."}'})
+        assert status_of(response_of(events)) == "completed"
+    assert said and all(said)
 
 
 async def test_a_parser_that_breaks_at_a_single_token_fails_its_turn_alone(

@@ -84,7 +84,24 @@ def test_lanes_run_side_by_side_and_the_default_lane_is_one_of_them():
     assert start_all(lanes) == [1, 2, 3]
     assert lanes.running_on(None).number == 2
     assert lanes.running_on("c") is None
-    assert len(lanes.running) == 3
+    assert len(lanes.running) == lanes.in_flight == 3
+
+
+def test_who_runs_is_counted_however_it_began_and_until_it_ends():
+    lanes = Lanes(SessionSettings())
+    alone, queued = turn("a", 1), turn("b", 2)
+    assert lanes.admit("a") is None
+    assert lanes.run_if_idle(alone)
+    assert lanes.in_flight == 1
+    assert not lanes.run_if_idle(queued)
+    enqueue(lanes, queued)
+    assert lanes.in_flight == 1
+    assert start_all(lanes) == [2]
+    assert lanes.in_flight == 2
+    lanes.release(alone)
+    lanes.release(queued)
+    assert lanes.in_flight == 0
+    assert lanes.is_idle
 
 
 def test_at_most_16_run_and_the_oldest_ready_turn_is_next():

@@ -462,7 +462,7 @@ class SessionWalk(RuleBasedStateMachine):
     def limits_are_kept(self):
         if not hasattr(self, "session"):
             return
-        assert len(self.session.running) <= self.settings.max_in_flight
+        assert self.session.in_flight == len(self.session.running) <= self.settings.max_in_flight
         named = [lane for lane in self.order if lane is not None]
         assert len(named) <= self.settings.max_named_lanes
         waiting = [asked for asked in self.asked.values() if asked.is_waiting]

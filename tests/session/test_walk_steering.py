@@ -352,7 +352,7 @@ class SteeringWalk(RuleBasedStateMachine):
     def limits_are_kept(self):
         if not hasattr(self, "session"):
             return
-        assert len(self.session.running) <= self.settings.max_in_flight
+        assert self.session.in_flight == len(self.session.running) <= self.settings.max_in_flight
         for turn in self.session.running:
             assert len(turn.steers) <= self.settings.max_pending_steers
             assert turn.response_id in self.running

@@ -7,6 +7,9 @@ __all__ = ["entry_head", "frame_entry", "varint"]
 _EVENTS_TAG = b"\x0a"
 """`ServerFrame.events`: field 1, length-delimited."""
 
+_TWO_BYTES = 1 << 14
+"""The least length that two bytes of seven bits do not hold."""
+
 
 def varint(number: int) -> bytes:
     """Return a number as protobuf writes it: seven bits a byte, lowest first."""
@@ -31,4 +34,9 @@ def frame_entry(event: bytes) -> bytes:
 
     Entries joined in order are the frame.
     """
-    return entry_head(len(event)) + event
+    size = len(event)
+    if size < len(_SHORT_HEADS):
+        return _SHORT_HEADS[size] + event
+    if size < _TWO_BYTES:  # as of events that show a whole response
+        return _EVENTS_TAG + bytes((size & 0x7F | 0x80, size >> 7)) + event
+    return entry_head(size) + event

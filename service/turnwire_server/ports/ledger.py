@@ -70,10 +70,10 @@ class Ledger(Protocol):
         """Note what the response used, once, right before its terminal event is sent."""
         ...
 
-    async def close_record(self, record: UsageRecord) -> None:
+    def close_record(self, record: UsageRecord) -> None:
         """See that the settled response's record is closed, at the latest when the ledger is.
 
-        Closing twice counts once. Cancelling is safe.
+        It waits for nothing. Closing twice counts once.
         """
         ...
 

@@ -221,9 +221,8 @@ def _reasoning_tokens(run: TurnRun, output_tokens: int) -> int:
 
 def _close_later(run: TurnRun, record: UsageRecord) -> None:
     """Let a settled record be closed, after everything else."""
-    run.services.afterwork.add(
-        lambda: run.services.ledger.close_record(record), response_id=run.turn.response_id
-    )
+    close = partial(run.services.ledger.close_record, record)
+    run.services.afterwork.soon(close, response_id=run.turn.response_id)
 
 
 def _terminal(run: TurnRun, checked: CheckedCreate, finish: FinishReason) -> list[Outgoing]:

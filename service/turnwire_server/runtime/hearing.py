@@ -66,7 +66,7 @@ class Hearing:
     @property
     def is_alone(self) -> bool:
         """Whether its session runs nothing else: what it says need not wait for company."""
-        return len(self.session.running) == 1
+        return self.session.in_flight == 1
 
     def stop_engine(self) -> None:
         """Tell the engine to stop, in this very call. Idempotent."""
@@ -95,7 +95,8 @@ class Hearing:
                 return self._say_more(text, is_last=is_last)
         else:
             self.sampled.extend(ids)
-        has_room = self.say(parser.feed(ids), is_last=is_last)
+        pieces = parser.feed(ids)
+        has_room = self.say(pieces, is_last=is_last) if pieces else True
         if parser.ending is not None:
             # The engine's step went on behind it: nobody is shown that, and nothing counts it.
             del self.sampled[parser.ending.ids :]

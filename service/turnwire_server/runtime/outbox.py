@@ -158,7 +158,7 @@ class Outbox(_Paced):
         if self.is_broken:
             return True
         encoded = self._sink.encode(event)
-        # `_push`, which would be one more call for every token.
+        # As `_push` does, which would be one more call for every token.
         self._queue.append(encoded)
         self._bytes += len(encoded)
         has_room = self._bytes < self._settings.outbox_bytes or self._fill()
@@ -189,10 +189,15 @@ class Outbox(_Paced):
         """
         if self.is_broken or not events:
             return True
+        queue, encode = self._queue, self._sink.encode
         try:
             for event in events:
-                self._push(self._sink.encode(event))
+                encoded = encode(event)
+                queue.append(encoded)
+                self._bytes += len(encoded)
         finally:  # one that cannot be encoded does not keep those before it
+            if self._bytes >= self._settings.outbox_bytes:
+                self._fill()
             self._last_event_at = self._monotonic()
             if at_once and self._prompt is not None:
                 if self._timer is not None:
@@ -219,11 +224,12 @@ class Outbox(_Paced):
             self._written_at = self._monotonic()
             self.flush()
 
-    def _push(self, encoded: bytes) -> bool:
-        """Queue an encoded event; return whether there is room for more."""
+    def _push(self, encoded: bytes) -> None:
+        """Queue what is encoded."""
         self._queue.append(encoded)
         self._bytes += len(encoded)
-        return self._bytes < self._settings.outbox_bytes or self._fill()
+        if self._bytes >= self._settings.outbox_bytes:
+            self._fill()
 
     def _fill(self) -> bool:
         """Note that there is no room, and return so."""

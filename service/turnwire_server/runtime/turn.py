@@ -45,24 +45,20 @@ _BROKEN = "The server had an error while processing your request."
 async def run_turn(run: TurnRun) -> None:
     """Run one turn: from its create to exactly one terminal event, whatever happens."""
     try:
-        await _guarded_story(run)
-    except asyncio.CancelledError:
+        try:
+            await _story(run)
+        except ScreenFailure as failure:
+            _log.error("screen failed error=%s %s", failure, run.log_ids)
+            await _end_broken(run)
+        except EngineFailure as failure:
+            _log.error("engine failed error=%s %s", failure, run.log_ids)
+            await _end_broken(run)
+        except Exception as bug:  # outermost frame: the client must get its terminal event
+            log_bug(_log, f"turn failed {run.log_ids}", bug)
+            await _end_broken(run)
+    except asyncio.CancelledError:  # also while it ends what broke
         abandon(run)
         raise
-
-
-async def _guarded_story(run: TurnRun) -> None:
-    try:
-        await _story(run)
-    except ScreenFailure as failure:
-        _log.error("screen failed error=%s %s", failure, run.log_ids)
-        await _end_broken(run)
-    except EngineFailure as failure:
-        _log.error("engine failed error=%s %s", failure, run.log_ids)
-        await _end_broken(run)
-    except Exception as bug:  # outermost frame of the turn: the client must get its terminal event
-        log_bug(_log, f"turn failed {run.log_ids}", bug)
-        await _end_broken(run)
 
 
 async def _story(run: TurnRun) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from turnwire.v1 import (
     client_event_pb2,
@@ -172,9 +173,8 @@ class UnaryApi:
         finally:
             record = self._record(result_id, tenant, create.model, status, spent, created_at)
             services.ledger.settle(record)
-            services.afterwork.add(
-                lambda: services.ledger.close_record(record), response_id=result_id
-            )
+            close = partial(services.ledger.close_record, record)
+            services.afterwork.soon(close, response_id=result_id)
         if isinstance(outcome, Rejection):
             return outcome
         sealed = services.seal_compaction(Compacted(outcome))

@@ -46,6 +46,11 @@ class Lanes:
         return list(self._running.values())
 
     @property
+    def in_flight(self) -> int:
+        """How many turns are in flight."""
+        return len(self._running)
+
+    @property
     def is_idle(self) -> bool:
         """Whether nothing runs and nothing waits."""
         return not self._running and not self.queued

@@ -72,6 +72,11 @@ class Schedule:
         return self._lanes.running
 
     @property
+    def in_flight(self) -> int:
+        """How many turns are in flight."""
+        return self._lanes.in_flight
+
+    @property
     def queued(self) -> int:
         """How many turns wait."""
         return self._lanes.queued

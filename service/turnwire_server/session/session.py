@@ -123,6 +123,11 @@ class Session:
         return self._schedule.running
 
     @property
+    def in_flight(self) -> int:
+        """How many turns are in flight."""
+        return self._schedule.in_flight
+
+    @property
     def queued(self) -> int:
         """How many turns wait."""
         return self._schedule.queued

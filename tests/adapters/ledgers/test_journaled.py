@@ -86,7 +86,7 @@ def run(ledger: JournaledLedger, record: UsageRecord) -> None:
 async def close(ledger: JournaledLedger, *records: UsageRecord) -> None:
     """Close settled records and wait until the table has them, and nothing else is settled."""
     for record in records:
-        await ledger.close_record(record)
+        ledger.close_record(record)
     await until(lambda: not ledger.usage_levels().settled)
 
 
@@ -126,7 +126,7 @@ async def test_what_comes_together_goes_into_the_table_together(ledgers):
     records = [usage_record(f"r{number}") for number in range(700)]
     for record in records:
         run(ledger, record)
-        await ledger.close_record(record)
+        ledger.close_record(record)
     async with asyncio.timeout(20):
         await ledgers.table.asked.wait()
     ledgers.table.ready.set()
@@ -138,7 +138,7 @@ async def test_a_closed_record_waits_for_others_of_the_next_moment(ledgers):
     ledger = await ledgers.started(gather_s=0.25)
     for name in ("one", "two"):
         run(ledger, usage_record(name))
-        await ledger.close_record(usage_record(name))
+        ledger.close_record(usage_record(name))
         await ledgers.clock.until_sleeping()
         assert ledgers.table.batches == []
     ledgers.clock.advance(0.25)
@@ -149,7 +149,7 @@ async def test_who_waits_for_others_is_moved_when_the_ledger_is_closed(ledgers):
     ledger = await ledgers.started(gather_s=0.25)
     record = usage_record("one")
     run(ledger, record)
-    await ledger.close_record(record)
+    ledger.close_record(record)
     await ledgers.clock.until_sleeping()
     assert ledgers.table.records == {}
     async with asyncio.timeout(20):
@@ -163,7 +163,7 @@ async def test_a_table_that_fails_gets_the_records_when_it_works_again(ledgers, 
     records = [usage_record("one"), usage_record("two")]
     for record in records:
         run(ledger, record)
-        await ledger.close_record(record)
+        ledger.close_record(record)
     for _ in range(3):
         await ledgers.clock.until_sleeping()
         assert ledgers.table.records == {}
@@ -178,8 +178,8 @@ async def test_who_closes_a_record_does_not_wait_for_the_table(ledgers):
     ledgers.table.ready.clear()
     for name in ("one", "two"):
         run(ledger, usage_record(name))
+        ledger.close_record(usage_record(name))
         async with asyncio.timeout(20):
-            await ledger.close_record(usage_record(name))
             await ledgers.table.asked.wait()
     assert ledgers.table.records == {}
     ledgers.table.ready.set()
@@ -303,7 +303,7 @@ async def test_what_waits_when_the_ledger_is_closed_is_moved(ledgers):
     ledger = ledgers.make()  # whose mover does not run
     record = usage_record("one")
     run(ledger, record)
-    await ledger.close_record(record)
+    ledger.close_record(record)
     async with asyncio.timeout(20):
         await ledger.close()
     assert set(ledgers.table.records) == {"one"}

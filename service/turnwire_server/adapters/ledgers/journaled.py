@@ -194,7 +194,7 @@ class JournaledLedger:
 
     # After work.
 
-    async def close_record(self, record: UsageRecord) -> None:
+    def close_record(self, record: UsageRecord) -> None:
         """Move the record with those of the next moment; `close` moves what is left."""
         self._waiting.append(record)
         self._wake.set()

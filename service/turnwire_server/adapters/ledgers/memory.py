@@ -38,7 +38,7 @@ class MemoryLedger:
         self.open_records.pop(record.response_id, None)
         self.settled[record.response_id] = record
 
-    async def close_record(self, record: UsageRecord) -> None:
+    def close_record(self, record: UsageRecord) -> None:
         """Close the record; the second time changes nothing."""
         self.settled.pop(record.response_id, None)
         if record.response_id not in self.closed:

@@ -56,7 +56,10 @@ class TextParser:
         """Return what `ids` add."""
         calls, output = self._calls, self._output
         output.ids.extend(ids)
-        pieces = calls.feed(output.feed(ids))
+        text = output.feed(ids)
+        if not text:  # the id that ends a turn, or part of a character
+            return ()
+        pieces = calls.feed(text)
         if self.ending is None and calls.ending is not None:
             position, is_closed = calls.ending
             self.ending = output.ending(position, is_closed=is_closed)
