@@ -64,23 +64,6 @@ async def test_a_job_that_waits_for_nothing_runs_after_its_caller_and_before_the
     assert "resp_1" in record.getMessage() and "error=ValueError\n" in record.getMessage()
 
 
-async def test_a_job_that_another_one_asks_for_runs_after_it(caplog):
-    afterwork, done = AfterWork(), []
-
-    def asks() -> None:
-        afterwork.soon(lambda: done.append("asked for"), response_id="resp_1")
-        done.append("asks")
-        raise ValueError
-
-    afterwork.soon(asks, response_id="resp_1")
-    afterwork.soon(lambda: done.append("beside"), response_id="resp_2")
-    async with asyncio.timeout(20):
-        await afterwork.finish(NEVER_S)
-        await asyncio.sleep(0)
-    assert done == ["asks", "beside", "asked for"]
-    assert len(caplog.records) == 1
-
-
 async def test_without_jobs_there_is_nothing_to_wait_for():
     async with asyncio.timeout(20):
         await AfterWork().finish(NEVER_S)

@@ -25,6 +25,7 @@ from turnwire_server.adapters.engines.sim import SimSettings
 from turnwire_server.adapters.renderers.sim_chatml import SimParser
 from turnwire_server.ports.screen import ScreenFailure
 from turnwire_server.runtime import commit, turn
+from turnwire_server.runtime.outbox import Outbox
 from turnwire_server.runtime.run import TurnRun
 from turnwire_server.session.assembly import ResponseAssembler
 from turnwire_server.session.conversation import Conversation
@@ -143,11 +144,18 @@ async def test_the_id_that_ends_a_turn_says_nothing_that_is_to_be_assembled(
         said.append([*pieces])
         return add(assembler, said[-1])
 
+    drained: list[Outbox] = []
+
+    async def drain(outbox: Outbox) -> None:
+        drained.append(outbox)
+
     monkeypatch.setattr(ResponseAssembler, "add", noted)
+    monkeypatch.setattr(Outbox, "drain", drain)
     async with one_peer(sim=SimSettings(step_tokens=1)) as (_, peer):
         events = await peer.turn(input="Hi", metadata={"turnwire.sim": '{"text": "Two words."}'})
         assert status_of(response_of(events)) == "completed"
     assert said and all(said)
+    assert not drained
 
 
 async def test_a_parser_that_breaks_at_a_single_token_fails_its_turn_alone(

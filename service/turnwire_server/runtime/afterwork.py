@@ -18,8 +18,6 @@ class AfterWork:
 
     def __init__(self) -> None:
         self._jobs: set[asyncio.Task[None]] = set()
-        self._ready: list[tuple[Callable[[], None], str]] = []
-        """Jobs that run soon, each with the id of its response."""
 
     def add(self, job: Callable[[], Coroutine[None, None, None]], *, response_id: str) -> None:
         """Start a job; its failure is logged with `response_id` and nothing else happens."""
@@ -29,17 +27,13 @@ class AfterWork:
 
     def soon(self, job: Callable[[], None], *, response_id: str) -> None:
         """Let a job that waits for nothing run in the loop's next turn: it needs no task."""
-        if not self._ready:  # else it runs with those that are there
-            asyncio.get_running_loop().call_soon(self._run_ready)
-        self._ready.append((job, response_id))
+        asyncio.get_running_loop().call_soon(self._run_now, job, response_id)
 
-    def _run_ready(self) -> None:
-        ready, self._ready = self._ready, []
-        for job, response_id in ready:
-            try:
-                job()
-            except Exception as bug:  # outermost frame of the job: nobody else could handle it
-                _log_failure(bug, response_id)
+    def _run_now(self, job: Callable[[], None], response_id: str) -> None:
+        try:
+            job()
+        except Exception as bug:  # outermost frame of the job: nobody else could handle it
+            _log_failure(bug, response_id)
 
     async def _run(self, job: Callable[[], Coroutine[None, None, None]], response_id: str) -> None:
         try:

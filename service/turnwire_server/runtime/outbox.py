@@ -158,7 +158,6 @@ class Outbox(_Paced):
         if self.is_broken:
             return True
         encoded = self._sink.encode(event)
-        # As `_push` does, which would be one more call for every token.
         self._queue.append(encoded)
         self._bytes += len(encoded)
         has_room = self._bytes < self._settings.outbox_bytes or self._fill()
@@ -220,16 +219,10 @@ class Outbox(_Paced):
             return  # a peer that does not read must not make the queue grow
         beat = self._sink.heartbeat()
         if beat is not None:
-            self._push(beat)
+            self._queue.append(beat)
+            self._bytes += len(beat)
             self._written_at = self._monotonic()
             self.flush()
-
-    def _push(self, encoded: bytes) -> None:
-        """Queue what is encoded."""
-        self._queue.append(encoded)
-        self._bytes += len(encoded)
-        if self._bytes >= self._settings.outbox_bytes:
-            self._fill()
 
     def _fill(self) -> bool:
         """Note that there is no room, and return so."""

@@ -95,3 +95,8 @@ def test_an_id_without_text_is_not_read_as_text(monkeypatch):
     for token in (SILENT, cut[0], cut[1], SILENT):
         assert parser.feed([token]) == ()
     assert fed == ["é"]
+
+
+def test_what_the_prompt_begins_of_the_output_comes_at_its_end_at_the_latest():
+    pieces, _ = read("I say", [SILENT])
+    assert pieces == [TextDelta("I say")]
