@@ -166,13 +166,6 @@ def test_arenas_are_left_alone_where_there_is_no_such_switch(
     assert find_arena_switch() is None
 
 
-def test_arenas_are_left_alone_where_each_one_asked_for_writes_statistics(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("PYTHONMALLOCSTATS", "1")
-    assert find_arena_switch() is None
-
-
 def test_arenas_of_somebody_elses_allocator_are_left_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import os
 import sys
 from collections.abc import Callable
 
@@ -98,12 +97,8 @@ def find_arena_switch() -> Callable[[bool], None] | None:
 
     Where no arena is to be had, CPython takes an object's memory from the C library, and it knows
     by the address where to give it back to. So nothing moves, and both kinds live side by side.
-    With PYTHONMALLOCSTATS it writes a page of statistics whenever it asks for an arena, so there is
-    no switch then.
     """
     if sys.implementation.name != "cpython" or sys.platform != "linux":
-        return None
-    if os.environ.get("PYTHONMALLOCSTATS"):
         return None
     try:
         get = ctypes.pythonapi.PyObject_GetArenaAllocator
