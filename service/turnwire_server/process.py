@@ -137,8 +137,14 @@ async def _tidy(services: Services) -> None:
         empty_caches()
         trim()
 
+    trim()  # what the start left behind
     tidying = Tidying(
-        services.clock, _worked, services.resting.rest_one, empty_caches.look, give_back
+        services.clock,
+        _worked,
+        rest_one=services.resting.rest_one,
+        gone=lambda: services.gone,
+        is_due=empty_caches.look,
+        give_back=give_back,
     )
     await tidying.run()
 

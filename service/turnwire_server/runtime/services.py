@@ -125,6 +125,8 @@ class Services:
         self._connections: set[Connection] = set()
         self.on_connections: Callable[[int], None] = _ignore
         """Told how many connections there are, whenever one comes or goes."""
+        self.gone = 0
+        """How many connections are over."""
         self.keys = ApiKeys(settings.auth_keys)
         self._retiring = RetiringModels(clock)
 
@@ -257,6 +259,7 @@ class Services:
     def forget(self, connection: Connection) -> None:
         """Note that a connection is over."""
         self._connections.discard(connection)
+        self.gone += 1
         self.on_connections(len(self._connections))
 
     def levels(self) -> Levels:
