@@ -23,12 +23,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Final
 
-from turnwire_server.adapters.allocator import (
-    ArenaLimit,
-    EmptyCaches,
-    find_arena_switch,
-    find_trim,
-)
+from turnwire_server.adapters.allocator import EmptyCaches, find_trim
 from turnwire_server.app import Server, StartFailure, make_services
 from turnwire_server.config import Config
 from turnwire_server.reloading import Reloading
@@ -112,7 +107,6 @@ async def serve(
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
-        _limit_arenas(services)
         on_ready(server)
         await _unless(_tidy(services), stop, terminated)
         await reloading.close()
@@ -137,22 +131,10 @@ async def _tidy(services: Services) -> None:
         empty_caches()
         trim()
 
-    trim()  # what the start left behind
     tidying = Tidying(
-        services.clock,
-        _worked,
-        rest_one=services.resting.rest_one,
-        gone=lambda: services.gone,
-        is_due=empty_caches.look,
-        give_back=give_back,
+        services.clock, _worked, services.resting.rest_one, empty_caches.look, give_back
     )
     await tidying.run()
-
-
-def _limit_arenas(services: Services) -> None:
-    """Have many sessions live where their memory can be given back."""
-    if switch := find_arena_switch():
-        services.on_connections = ArenaLimit(switch).look
 
 
 def _on_signal(number: signal.Signals, call: Callable[[], None]) -> None:

@@ -19,18 +19,12 @@ class Process:
         self.given_back = 0
         self.resting = 0
         self.rest_takes_s = 0.0
-        self.gone = 0
         self.is_due = False
         self.tidying = self.make(self.rest_one)
 
     def make(self, rest_one: Callable[[], bool]) -> Tidying:
         return Tidying(
-            self.clock,
-            lambda: self.worked,
-            rest_one=rest_one,
-            gone=lambda: self.gone,
-            is_due=lambda: self.is_due,
-            give_back=self.give_back,
+            self.clock, lambda: self.worked, rest_one, lambda: self.is_due, self.give_back
         )
 
     def rest_one(self) -> bool:
@@ -42,10 +36,9 @@ class Process:
         self.given_back += 1
         self.clock.advance(self.takes_s)
 
-    def spend(self, seconds: float, *, work: float, gone: int = 0) -> int:
+    def spend(self, seconds: float, *, work: float) -> int:
         """Let time pass, look, and return how often it has given back by now."""
         self.clock.advance(seconds)
-        self.gone += gone
         self.worked += work
         self.tidying.look()
         return self.given_back
@@ -59,28 +52,21 @@ async def run_for(process: Process, seconds: float) -> None:
     await asyncio.gather(running, return_exceptions=True)
 
 
-def test_memory_is_given_back_once_when_it_is_quiet_after_work_for_somebody_who_is_gone() -> None:
+def test_memory_is_given_back_once_when_it_is_quiet_after_work() -> None:
     process = Process()
-    assert process.spend(1.0, work=0.9, gone=1) == 0
+    assert process.spend(1.0, work=0.9) == 0
     assert process.spend(1.0, work=0.01) == 1
     assert process.spend(1.0, work=0.01) == 1
 
 
 def test_nothing_is_given_back_while_it_works() -> None:
     process = Process()
-    assert [process.spend(1.0, work=0.5, gone=1) for _ in range(10)] == [0] * 10
-
-
-def test_what_is_freed_by_those_who_stay_is_left_to_them() -> None:
-    process = Process()
-    assert [process.spend(1.0, work=0.15) for _ in range(10)] == [0] * 10
-    assert process.spend(1.0, work=0.0, gone=1) == 1
-    assert [process.spend(1.0, work=0.15) for _ in range(10)] == [1] * 10
+    assert [process.spend(1.0, work=0.5) for _ in range(10)] == [0] * 10
 
 
 def test_next_to_no_work_is_not_worth_it() -> None:
     process = Process()
-    assert process.spend(10.0, work=0.05, gone=1) == 0
+    assert process.spend(10.0, work=0.05) == 0
     assert process.spend(10.0, work=0.06) == 1
 
 
@@ -93,20 +79,12 @@ def test_without_work_it_is_worth_it_once_most_of_what_was_served_is_gone() -> N
 
 def test_what_takes_long_comes_rarely() -> None:
     process = Process()
-    process.takes_s = 0.004  # so four seconds must pass
-    process.spend(1.0, work=1.0, gone=1)
+    process.takes_s = 0.02  # so four seconds must pass
+    process.spend(1.0, work=1.0)
     assert process.spend(1.0, work=0.0) == 1
-    process.spend(1.0, work=1.0, gone=1)
+    process.spend(1.0, work=1.0)
     assert process.spend(1.0, work=0.0) == 1
     assert process.spend(2.1, work=0.0) == 2
-
-
-def test_what_most_of_those_who_are_gone_left_behind_does_not_wait_for_that() -> None:
-    process = Process()
-    process.takes_s = 1.0
-    process.is_due = True
-    assert process.spend(1.0, work=0.0) == 1
-    assert process.spend(1.0, work=0.0) == 2
 
 
 async def test_sessions_that_rest_are_compressed_and_what_that_frees_is_given_back() -> None:

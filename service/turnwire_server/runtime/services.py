@@ -123,10 +123,6 @@ class Services:
         self.detached = DetachedTurns(self)
         self.idempotency = IdempotencyKeys(self)
         self._connections: set[Connection] = set()
-        self.on_connections: Callable[[int], None] = _ignore
-        """Told how many connections there are, whenever one comes or goes."""
-        self.gone = 0
-        """How many connections are over."""
         self.keys = ApiKeys(settings.auth_keys)
         self._retiring = RetiringModels(clock)
 
@@ -253,14 +249,11 @@ class Services:
             was_lost=was_lost,
         )
         self._connections.add(connection)
-        self.on_connections(len(self._connections))
         return connection
 
     def forget(self, connection: Connection) -> None:
         """Note that a connection is over."""
         self._connections.discard(connection)
-        self.gone += 1
-        self.on_connections(len(self._connections))
 
     def levels(self) -> Levels:
         """Return what can be read off the server now."""
@@ -284,7 +277,3 @@ class Services:
     def connection_count(self) -> int:
         """Open connections."""
         return len(self._connections)
-
-
-def _ignore(count: int) -> None:
-    """Do nothing."""

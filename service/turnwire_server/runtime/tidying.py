@@ -29,8 +29,8 @@ _QUIET: Final = 0.2
 """Part of a core below which the process is quiet."""
 _WORTH_S: Final = 0.1
 """Seconds of work after which there may be something to give back."""
-_MOST_OF_TIME: Final = 0.001
-"""Part of the time that it may take, but for what most of those who are gone left behind."""
+_MOST_OF_TIME: Final = 0.005
+"""Part of the time that it may take."""
 
 
 class Tidying:
@@ -41,7 +41,6 @@ class Tidying:
         clock: Clock,
         worked: Callable[[], float],
         rest_one: Callable[[], bool],
-        gone: Callable[[], int],
         is_due: Callable[[], bool],
         give_back: Callable[[], None],
     ) -> None:
@@ -51,22 +50,17 @@ class Tidying:
             clock: Time.
             worked: Returns the seconds of CPU that the process has used.
             rest_one: Compresses one session that rests; returns False when there is none.
-            gone: Returns how many of those that were served are gone: they leave memory behind,
-                as resting does. Those who stay use again what they have freed.
             is_due: Asked at every look: whether there is more to give back than work tells.
             give_back: Gives freed memory back; blocks.
         """
         self._rest_one = rest_one
-        self._gone = gone
         self._is_due = is_due
         self._give_back = give_back
         self._clock = clock
         self._worked = worked
         self._looked_at, self._worked_then = clock.monotonic(), worked()
         self._since = self._worked_then
-        """The work that was done when it gave back last,"""
-        self._gone_then = gone()
-        """and how many were gone."""
+        """The work that was done when it gave back last."""
         self._not_before = self._looked_at
         self._has_rested = False
         """Whether sessions were compressed since then."""
@@ -102,12 +96,11 @@ class Tidying:
         now, worked = self._clock.monotonic(), self._worked()
         is_quiet = worked - self._worked_then < _QUIET * (now - self._looked_at)
         self._looked_at, self._worked_then = now, worked
-        is_due, gone = self._is_due(), self._gone()
-        has_left = gone != self._gone_then and worked - self._since >= _WORTH_S
-        is_time = (self._has_rested or has_left) and now >= self._not_before
-        if not is_quiet or not (is_due or is_time):
+        is_due = self._is_due()
+        is_worth_it = is_due or self._has_rested or worked - self._since >= _WORTH_S
+        if not is_quiet or not is_worth_it or now < self._not_before:
             return is_quiet
         self._give_back()
-        self._since, self._gone_then, self._has_rested = self._worked(), gone, False
+        self._since, self._has_rested = self._worked(), False
         self._not_before = now + (self._clock.monotonic() - now) / _MOST_OF_TIME
         return True
