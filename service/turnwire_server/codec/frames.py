@@ -8,7 +8,7 @@ _EVENTS_TAG = b"\x0a"
 """`ServerFrame.events`: field 1, length-delimited."""
 
 _TWO_BYTES = 1 << 14
-"""The least length that two bytes of seven bits do not hold."""
+"""The least number that two bytes of a varint do not hold."""
 
 
 def varint(number: int) -> bytes:
@@ -26,7 +26,11 @@ _SHORT_HEADS = tuple(_EVENTS_TAG + varint(size) for size in range(1024))
 
 def entry_head(size: int) -> bytes:
     """Return what stands before a serialized `ServerEvent` of `size` bytes in a frame."""
-    return _SHORT_HEADS[size] if size < len(_SHORT_HEADS) else _EVENTS_TAG + varint(size)
+    if size < len(_SHORT_HEADS):
+        return _SHORT_HEADS[size]
+    if size < _TWO_BYTES:  # as most events that show a whole response
+        return _EVENTS_TAG + bytes((size & 0x7F | 0x80, size >> 7))
+    return _EVENTS_TAG + varint(size)
 
 
 def frame_entry(event: bytes) -> bytes:
@@ -34,9 +38,4 @@ def frame_entry(event: bytes) -> bytes:
 
     Entries joined in order are the frame.
     """
-    size = len(event)
-    if size < len(_SHORT_HEADS):
-        return _SHORT_HEADS[size] + event
-    if size < _TWO_BYTES:  # as of events that show a whole response
-        return _EVENTS_TAG + bytes((size & 0x7F | 0x80, size >> 7)) + event
-    return entry_head(size) + event
+    return entry_head(len(event)) + event
